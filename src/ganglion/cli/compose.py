@@ -101,7 +101,7 @@ def compose(
     *,
     bar: Bar | None = None,
     is_kv_kept: bool = False,
-    free_video_bytes: Callable[[], int | None] = lambda: None,
+    free_video_bytes: Callable[[], tuple[int, ...] | None] = lambda: None,
 ) -> _Composition:
     """An engine that holds the named models and finds others by name; nothing is opened yet."""
     home = home_folder(os.environ)

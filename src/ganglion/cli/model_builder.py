@@ -19,6 +19,7 @@ from ganglion.core.engine import LoadOptions, ManagedEngine
 from ganglion.core.errors import GanglionError, InvalidValue
 from ganglion.core.model import ModelFacts
 from ganglion.core.sampling import merge
+from ganglion.engines.resources import usable_video_bytes
 from ganglion.engines.settings import EngineSettings
 from ganglion.engines.table import ENGINES
 from ganglion.registry.files.gguf import read_facts
@@ -57,7 +58,7 @@ class BuildContext:
     """Made when it is first needed: most starts fetch nothing."""
     bar: Bar | None = None
     is_kv_kept: bool = True
-    free_video_bytes: Callable[[], int | None] = lambda: None
+    free_video_bytes: Callable[[], tuple[int, ...] | None] = lambda: None
     """What is free on the accelerators that the library can use; None where there are none."""
     packs: tuple[FoundPack, ...] = ()
     """The concept packs that the operator named."""
@@ -222,7 +223,9 @@ class ModelBuilder:
             concepts=fitting(self._context.packs, facts, self.model_id),
         )
         facts = replace(facts, sampling=merge(entry.sampling, facts.sampling))
-        video = self._context.free_video_bytes() if settings.gpu_layers > 0 else None
+        free = self._context.free_video_bytes() if settings.gpu_layers != 0 else None
+        split = [float(share) for share in (settings.gpu_split or "").split(",") if share]
+        video = None if free is None else usable_video_bytes(free, split, settings.gpu_main)
         build = ENGINES[config.name].load()
         return build(facts, settings, free_memory=free_bytes, free_video_memory=video)
 

@@ -5,7 +5,9 @@ import os
 from functools import cached_property
 
 from ganglion import __version__
+from ganglion.core.errors import EngineUnavailable
 from ganglion.core.machine import DeviceReading, EngineFacts, Machine, MachineSource
+from ganglion.engines.llama.native.probe import probe
 from ganglion.engines.resources import read_memory, usable_cores
 from ganglion.engines.table import ENGINES
 from ganglion.registry.machine.background_reading import BackgroundReading
@@ -31,9 +33,19 @@ class ThisMachine:
         """The source of what the server's endpoints show of the machine."""
         return MachineSource(BackgroundReading(describe_machine).latest, self._readings)
 
-    def free_video_bytes(self) -> int | None:
-        """What is free on the accelerators that can be used, now; None where there are none."""
-        return self.devices.free_video_bytes()
+    def free_video_bytes(self) -> tuple[int, ...] | None:
+        """What is free on each accelerator that can be used, now; None where there are none.
+
+        The library itself is asked, since it alone knows which devices it will use, of whatever kind; where
+        its file says that it was built for processors, nobody is.
+        """
+        engine = native_engine(installed_engines())
+        if engine is None or engine.accelerators == ():
+            return None
+        try:
+            return tuple(device.free_bytes for device in probe(None).devices) or None
+        except EngineUnavailable:
+            return self.devices.free_video_bytes()
 
     async def _readings(self) -> tuple[DeviceReading, ...]:
         devices = await asyncio.to_thread(lambda: self.devices)

@@ -4,6 +4,7 @@ Requests cross to a worker as `Submit` frames and come back as updates; the code
 """
 
 import asyncio
+import logging
 from array import array
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -82,6 +83,8 @@ from ganglion.engines.supervision.second_worker import SecondWorker
 from ganglion.engines.supervision.supervisor import Supervisor
 from ganglion.engines.token_floor import TokenFloor, may_exceed
 
+_logger = logging.getLogger("ganglion.engines")
+
 WORKER: Final = "ganglion.engines.llama.worker.main"
 _SECOND_PATIENCE: Final = 4.0
 """How many times as long a second worker may take for a step."""
@@ -113,6 +116,8 @@ class WorkerTokens:
         """Start the worker and wait until the model is loaded."""
         await self.supervisor.open()
         self.ready = (await self.supervisor.connection()).ready.result()
+        if self.ready.placement:
+            _logger.info("%s: %s", self._settings.model_id, self.ready.placement)
 
     async def close(self) -> None:
         """Stop the workers; the first keeps its hot prefixes where there is a folder for them."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from ganglion.core.errors import EngineFailed
 from ganglion.engines.llama.native.arrays import Floats
+from ganglion.engines.llama.native.graph_chain import GraphChain
 from ganglion.engines.llama.native.library import Library
 from ganglion.engines.llama.native.sampler_chain import SamplerChain
 from ganglion.engines.llama.native.saved_state import SavedState
@@ -74,6 +75,8 @@ class NativeContext:
         status = self._lib.llama_decode(self._pointer, self._batch[0])
         if status != 0:
             raise EngineFailed(f"llama_decode returned {status} for a batch of {row} tokens.")
+        # A device computes on after `llama_decode`: who reads first would wait, in time that is nobody's.
+        self._lib.llama_synchronize(self._pointer)
         return rows
 
     def steer(self, vectors: Floats | None) -> None:
@@ -173,6 +176,23 @@ class NativeContext:
     def free(self) -> None:
         """Give the cache back."""
         self._lib.llama_free(self._pointer)
+
+    def attach(self, slot: int, chain: GraphChain) -> bool:
+        """Let a chain draw in the graph for the rows of a slot; says whether the device runs some of it."""
+        is_attached: bool = self._lib.llama_set_sampler(self._pointer, slot, chain.pointer)
+        return is_attached
+
+    def detach(self, slot: int) -> None:
+        """Give a slot's rows back to the host as logits."""
+        self._lib.llama_set_sampler(self._pointer, slot, self._ffi.NULL)
+
+    def drawn(self, row: int) -> tuple[int, float]:
+        """The token that the graph drew for a row of the last batch, and the sum of the row's logits."""
+        token: int = self._lib.llama_get_sampled_token_ith(self._pointer, row)
+        total = self._lib.llama_get_sampled_logits_ith(self._pointer, row)
+        if token < 0 or total == self._ffi.NULL:
+            raise EngineFailed(f"The library drew no token for row {row}.")
+        return token, float(total[0])
 
     def sample(self, chain: SamplerChain, row: int) -> int:
         """Draw a token from a row's logits."""

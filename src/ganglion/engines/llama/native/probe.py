@@ -15,6 +15,16 @@ _TIMEOUT_S: Final = 30.0
 """Loading takes well under a second; a cold disk has to deliver a hundred megabytes first."""
 
 
+class LibraryDevice(msgspec.Struct, frozen=True):
+    """A device beside the processor, as the library names it."""
+
+    name: str
+    """As in CUDA0, Vulkan0 or Metal."""
+    description: str
+    free_bytes: int
+    total_bytes: int
+
+
 class LibraryReport(msgspec.Struct, frozen=True, tag="works"):
     """The library loaded, and every guard of the binding let it pass."""
 
@@ -25,6 +35,8 @@ class LibraryReport(msgspec.Struct, frozen=True, tag="works"):
     """Whether layers can be put on an accelerator here."""
     vocabulary: int | None
     """Tokens in the vocabulary of the model that was looked at."""
+    devices: tuple[LibraryDevice, ...] = ()
+    """The accelerators, in the order in which layers are divided among them."""
 
 
 class LibraryRefusal(msgspec.Struct, frozen=True, tag="refused"):

@@ -7,6 +7,7 @@ import msgspec
 
 from ganglion.core.errors import GanglionError, LoadFailed
 from ganglion.engines.child_main import serve
+from ganglion.engines.llama.native.accelerators import accelerators
 from ganglion.engines.llama.native.library import Library, library_path, open_library
 from ganglion.engines.llama.native.probe import LibraryRefusal, LibraryReport
 
@@ -26,6 +27,7 @@ def _answer(path: bytes) -> Iterator[bytes]:
             system_info=library.ffi.string(library.lib.llama_print_system_info()).decode("utf-8", "replace"),
             can_offload=bool(library.lib.llama_supports_gpu_offload()),
             vocabulary=_vocabulary(library, path.decode()) if path else None,
+            devices=accelerators(library),
         )
     except GanglionError as error:
         report = LibraryRefusal(error.message, error.hint)

@@ -20,6 +20,7 @@ from ganglion.engines.llama.native.context import NativeContext
 from ganglion.engines.llama.native.model import NativeModel
 from ganglion.engines.llama.native.saved_state import SavedState
 from ganglion.engines.llama.plan import EnginePlan
+from ganglion.engines.llama.worker.graph_sampling import GraphDraw, GraphSampling
 from ganglion.scheduler.pool import KvPool
 from ganglion.scheduler.prefix_catalogue import SequenceId
 from ganglion.scheduler.sequence import Sequence
@@ -55,6 +56,7 @@ class Runner:
                 slots=shape.slots + shape.is_shared,
                 is_unified=shape.is_shared,
                 batch=batches[number],
+                micro_batch=plan.micro_batch(number),
                 threads=plan.threads,
                 kv_type=plan.kv_type,
                 flash_attention=False if plan.is_deterministic else None,
@@ -71,6 +73,7 @@ class Runner:
         """The variant that each context computes now."""
         for number, context in self._contexts.items():
             self._learn(number, context)
+        self._graph = GraphSampling(model) if plan.samples_in_graph else None
         self._can_trim = model.can_trim
         self._shapes = plan.kv_contexts
         self._spare = plan.kv_contexts[-1].slots
@@ -111,10 +114,14 @@ class Runner:
         return self._captures[kv_context].values(first, count)
 
     def run(
-        self, step: Step, pool: KvPool, sequences: Mapping[SequenceId, Sequence]
+        self,
+        step: Step,
+        pool: KvPool,
+        sequences: Mapping[SequenceId, Sequence],
+        draws: Mapping[SequenceId, GraphDraw | None],
     ) -> dict[SequenceId, int]:
-        """Run a step; returns the logits row of each sequence that wanted one."""
-        runs = self._prepare(step, pool, sequences)
+        """Run a step; returns the row of each sequence that wanted one, of logits or drawn in the graph."""
+        runs = self._prepare(step, pool, sequences, draws)
         began_s = perf_counter()
         self.context(step.kv_context)  # once nobody uses it
         rows = self._decode(step, runs)
@@ -126,11 +133,12 @@ class Runner:
         step: Step,
         pool: KvPool,
         sequences: Mapping[SequenceId, Sequence],
+        draws: Mapping[SequenceId, GraphDraw | None],
         on_computed: Callable[[BackgroundStep], None],
     ) -> None:
         """Start a step in the background; one at a time, `collect` makes room for the next."""
         assert self._background is None
-        runs = self._prepare(step, pool, sequences)
+        runs = self._prepare(step, pool, sequences, draws)
         self._background = background = BackgroundStep(step)
 
         def compute() -> None:
@@ -205,10 +213,22 @@ class Runner:
             return "even"
         return "whole" if self._shapes[kv_context].is_shared else "consecutive"
 
-    def _prepare(self, step: Step, pool: KvPool, sequences: Mapping[SequenceId, Sequence]) -> list[BatchRun]:
+    def forget(self, draw: GraphDraw | None) -> None:
+        """A sequence is over, and draws no more."""
+        if self._graph is not None and draw is not None:
+            self._graph.leave(draw)
+
+    def _prepare(
+        self,
+        step: Step,
+        pool: KvPool,
+        sequences: Mapping[SequenceId, Sequence],
+        draws: Mapping[SequenceId, GraphDraw | None],
+    ) -> list[BatchRun]:
         for move in step.moves:
             self._carry_out(move)
         self._apply_variant(step)
+        self._attach_samplers(step, pool, draws)
         return [
             (
                 pool.slot(chunk.sequence).index,
@@ -218,6 +238,16 @@ class Runner:
             )
             for chunk in step.chunks
         ]
+
+    def _attach_samplers(
+        self, step: Step, pool: KvPool, draws: Mapping[SequenceId, GraphDraw | None]
+    ) -> None:
+        if self._graph is None:
+            return
+        context = self.context(step.kv_context)
+        for chunk in step.chunks:
+            if chunk.wants_logits or chunk.logit_spans or chunk.readout:
+                self._graph.prepare(context, pool.slot(chunk.sequence), draws.get(chunk.sequence))
 
     def _apply_variant(self, step: Step) -> None:
         if self._variants[step.kv_context] != step.variant:
