@@ -108,6 +108,6 @@ async def test_a_follow_up_and_a_sibling_find_their_prefix_in_slots_of_their_own
             return 0
 
         whole = (*first.tokens, *made[:-1])
+        assert await cached((*whole, 5, 6), 5) == len(whole)
         siblings = [cached((*first.tokens, 7, 8, number), 20) for number in range(100, 103)]
         assert min(await asyncio.gather(*siblings)) >= len(first.tokens)
-        assert await cached((*whole, 5, 6), 5) == len(whole)

@@ -21,6 +21,7 @@ from ganglion.engines.llama.native.model import NativeModel
 from ganglion.engines.llama.native.saved_state import SavedState
 from ganglion.engines.llama.plan import EnginePlan
 from ganglion.engines.llama.worker.graph_sampling import GraphDraw, GraphSampling
+from ganglion.engines.llama.worker.padding import of_even_lengths, without_gaps
 from ganglion.scheduler.pool import KvPool
 from ganglion.scheduler.prefix_catalogue import SequenceId
 from ganglion.scheduler.sequence import Sequence
@@ -76,6 +77,8 @@ class Runner:
         self._graph = GraphSampling(model) if plan.samples_in_graph else None
         self._can_trim = model.can_trim
         self._shapes = plan.kv_contexts
+        self._batches = batches
+        self._is_accelerated = plan.is_accelerated
         self._spare = plan.kv_contexts[-1].slots
         """A slot of the shared context that nothing lives in, for cutting what is read whole."""
         self._blobs: dict[BlobId, SavedState] = {}
@@ -124,7 +127,7 @@ class Runner:
         runs = self._prepare(step, pool, sequences, draws)
         began_s = perf_counter()
         self.context(step.kv_context)  # once nobody uses it
-        rows = self._decode(step, runs)
+        rows = self._decode_filled(step, runs, pool) if self._is_filled(step) else self._decode(step, runs)
         self.native_s += perf_counter() - began_s
         return _rows_of(step, rows)
 
@@ -207,6 +210,24 @@ class Runner:
             self._split(step.kv_context),
         )
 
+    def _is_filled(self, step: Step) -> bool:
+        """Whether rows may be added to a batch: where they are cheap, and nobody counts its rows."""
+        is_counted = self._captures or any(chunk.logit_spans or chunk.readout for chunk in step.chunks)
+        return self._is_accelerated and not self._shapes[step.kv_context].is_shared and not is_counted
+
+    def _decode_filled(self, step: Step, runs: list[BatchRun], pool: KvPool) -> list[int | None]:
+        context, cells = self._contexts[step.kv_context], self._shapes[step.kv_context].cells
+        most = self._batches[step.kv_context]
+        if step.is_decode:
+            filled, trims = without_gaps(runs, pool.lengths(step.kv_context), cells, most)
+        else:
+            filled, trims = of_even_lengths(runs, cells, most)
+        rows = context.decode(filled)
+        for slot, length in trims:
+            self._trim(Slot(step.kv_context, slot), length)
+        own = {id(run) for run in runs}
+        return [row for run, row in zip(filled, rows, strict=True) if id(run) in own]
+
     def _split(self, kv_context: int) -> Split:
         """How the library computes a context's batches: several caches in one are read evenly."""
         if not self._can_trim:
@@ -261,6 +282,8 @@ class Runner:
                 self._trim(slot, length)
             case Share(source=source, target=target, length=length):
                 self.context(source.kv_context).share(source.index, target.index, length)
+            case Copy(source=source, target=target, length=length) if self._stays_on_device(source, target):
+                self.context(source.kv_context).copy(source.index, target.index, length)
             case Copy(source=source, target=target, length=length):
                 self._bring(self._cut(source, length), target, length)
             case Save(slot=slot, blob=blob):
@@ -271,6 +294,11 @@ class Runner:
                 del self._blobs[blob]
             case _:
                 assert_never(move)
+
+    def _stays_on_device(self, source: Slot, target: Slot) -> bool:
+        """Whether a slot's cells are copied by the device itself, all of them, which is quick only there."""
+        is_near = source.kv_context == target.kv_context and not self._shapes[source.kv_context].is_shared
+        return self._is_accelerated and is_near
 
     def _cut(self, source: Slot, length: int) -> SavedState:
         """The first positions of a slot as a blob; of a private slot all of it, which is as cheap."""
