@@ -1,5 +1,7 @@
 """Rows that fill a batch up: which are added, and that nothing of them stays."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +16,7 @@ LENGTHS = st.lists(st.integers(0, CELLS), min_size=91, max_size=91)
 def passes(runs) -> int:
     """In how many parts the library computes decoding rows: slots that follow each other are one."""
     slots = [run[0] for run in runs]
-    return 1 + sum(after != before + 1 for before, after in zip(slots, slots[1:], strict=False))
+    return 1 + sum(after != before + 1 for before, after in pairwise(slots))
 
 
 @given(SLOTS, LENGTHS, st.integers(20, 200))
