@@ -28,7 +28,7 @@ from ganglion.config import Config
 from ganglion.core.errors import GanglionError, InvalidValue
 from ganglion.core.home import home_folder
 from ganglion.engines.resources import free_bytes
-from ganglion.engines.table import ENGINES
+from ganglion.engines.table import ENGINES, EngineName
 from ganglion.registry.files.model_files import read_model_facts
 from ganglion.registry.hub.embedded import SMOLLM2
 from ganglion.registry.loading.candidate import Candidate
@@ -110,7 +110,7 @@ def compose(
     *,
     bar: Bar | None = None,
     is_kv_kept: bool = False,
-    free_video_bytes: Callable[[], int | None] = lambda: None,
+    free_video_bytes: Callable[[EngineName], tuple[int, ...] | None] = lambda _: None,
     cards: Cards = tuple,
 ) -> _Composition:
     """An engine that holds the named models and finds others by name; nothing is opened yet."""

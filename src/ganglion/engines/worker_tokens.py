@@ -90,6 +90,9 @@ def no_second() -> None:
     """For an engine whose worker takes the device for itself."""
 
 
+_logger = logging.getLogger("ganglion.engines")
+
+
 class WorkerTokens:
     """Runs token lists, and answers questions about them, in a supervised worker."""
 
@@ -132,6 +135,8 @@ class WorkerTokens:
         """Start the worker and wait until the model is loaded."""
         await self.supervisor.open()
         self.ready = (await self.supervisor.connection()).ready.result()
+        if self.ready.placement:
+            _logger.info("%s: %s", self._model_id, self.ready.placement)
 
     async def close(self) -> None:
         """Stop the workers; the first keeps its hot prefixes where there is a place for them."""

@@ -134,7 +134,7 @@ def read_texts(
             layers=layers,
             pool=pool,
             threads=engine.threads,
-            gpu_layers=engine.gpu_layers,
+            gpu_layers=engine.gpu_layers or 0,
             report=report,
         )
     if read.cut:

@@ -64,7 +64,7 @@ def build(
         say(f"stopped; ganglion engines build {engine} --{chosen} goes on from there")
         return INTERRUPTED
     for device in built.report.devices:
-        memory = f", {device.memory_total_mb} MiB" if device.memory_total_mb else ""
+        memory = f", {device.total_bytes >> 20} MiB" if device.total_bytes else ""
         say(f"  {device.name}: {device.description}{memory}")
     if chosen != "cpu" and not built.report.can_offload:
         say("warning: the library finds no GPU here; models run on the processor until it does")

@@ -94,7 +94,7 @@ def _tried(found: EnginePresence, library: Path, *, again: str | None = None) ->
         hint = error.hint if again is None else f"Build it again: {again}"
         return replace(found, problem=error.message, hint=hint)
     devices = tuple(
-        f"{each.name} ({each.description}{f', {each.memory_total_mb} MiB' if each.memory_total_mb else ''})"
+        f"{each.name} ({each.description}{f', {each.total_bytes >> 20} MiB' if each.total_bytes else ''})"
         for each in report.devices
     )
     return replace(found, devices=devices)

@@ -233,7 +233,7 @@ def _accelerator(context: _CheckContext, works: LibraryReport | None) -> Finding
         )
     if context.config.engine.gpu_layers == 0:
         return Finding(
-            "accelerator", "warn", f"{found}; engine.gpu_layers is 0", "Set --gpu-layers 999 to use it."
+            "accelerator", "warn", f"{found}; engine.gpu_layers is 0", "Leave --gpu-layers out to use it."
         )
     return Finding("accelerator", "ok", found)
 

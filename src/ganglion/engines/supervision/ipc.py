@@ -153,6 +153,8 @@ class WorkerReady(_WorkerFrame, frozen=True):
     concepts: list[str] = []
     """What is read out, of each of the layers."""
     readout_layers: list[int] = []
+    placement: str = ""
+    """Where the layers went, for the log; empty where all are on the processor."""
 
 
 class WorkerRefusal(_WorkerFrame, frozen=True):

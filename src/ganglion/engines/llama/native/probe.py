@@ -1,5 +1,6 @@
 """Finds out whether the native library works on this machine, in a process that may die of it."""
 
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -15,15 +16,26 @@ _TIMEOUT_S: Final = 30.0
 """Loading takes well under a second; a cold disk has to deliver a hundred megabytes first."""
 
 
+DeviceKind = Literal["cpu", "gpu", "igpu", "accel", "meta", "unknown"]
+
+
 class LibraryDevice(msgspec.Struct, frozen=True):
     """Something that the library can compute on."""
 
     name: str
+    """As in CUDA0, Vulkan0 or Metal."""
     description: str
-    kind: Literal["cpu", "gpu", "igpu", "accel", "meta", "unknown"]
+    kind: DeviceKind
     """As the library sorts them: `accel` helps the processor, `igpu` shares its memory."""
-    memory_total_mb: int = 0
-    memory_free_mb: int = 0
+    free_bytes: int = 0
+    total_bytes: int = 0
+
+
+def accelerators_among(devices: Iterable[LibraryDevice]) -> tuple[LibraryDevice, ...]:
+    """Those that take layers, in the order in which these are divided; integrated ones only without others."""
+    found = tuple(devices)
+    dedicated = tuple(device for device in found if device.kind == "gpu")
+    return dedicated or tuple(device for device in found if device.kind == "igpu")
 
 
 class LibraryQuestion(msgspec.Struct, frozen=True):

@@ -3,15 +3,15 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from ganglion.core.errors import GanglionError, LoadFailed
 from ganglion.engines.child_main import serve
+from ganglion.engines.llama.native.accelerators import library_devices
 from ganglion.engines.llama.native.library import Library, library_path, open_library
 from ganglion.engines.llama.native.probe import (
-    LibraryDevice,
     LibraryQuestion,
     LibraryRefusal,
     LibraryReport,
@@ -20,14 +20,7 @@ from ganglion.engines.llama.native.probe import (
 # Beside what the workers use: needed here alone, and no reason to refuse a library for them.
 _MORE_DECLARATIONS = """
 const char *llama_print_system_info(void);
-size_t ggml_backend_dev_count(void);
-void *ggml_backend_dev_get(size_t index);
-const char *ggml_backend_dev_name(void *device);
-const char *ggml_backend_dev_description(void *device);
-int ggml_backend_dev_type(void *device);
-void ggml_backend_dev_memory(void *device, size_t *free, size_t *total);
 """
-_KINDS: Final = ("cpu", "gpu", "igpu", "accel", "meta")
 
 
 def _answer(body: bytes) -> Iterator[bytes]:
@@ -42,26 +35,11 @@ def _answer(body: bytes) -> Iterator[bytes]:
             system_info=_text(library, library.lib.llama_print_system_info()),
             can_offload=bool(library.lib.llama_supports_gpu_offload()),
             vocabulary=None if question.model is None else _vocabulary(library, question.model),
-            devices=tuple(_devices(library)),
+            devices=library_devices(library),
         )
     except GanglionError as error:
         report = LibraryRefusal(error.message, error.hint)
     yield msgspec.json.encode(report)
-
-
-def _devices(library: Library) -> Iterator[LibraryDevice]:
-    for index in range(library.lib.ggml_backend_dev_count()):
-        device = library.lib.ggml_backend_dev_get(index)
-        kind = library.lib.ggml_backend_dev_type(device)
-        free, total = library.ffi.new("size_t *"), library.ffi.new("size_t *")
-        library.lib.ggml_backend_dev_memory(device, free, total)
-        yield LibraryDevice(
-            _text(library, library.lib.ggml_backend_dev_name(device)),
-            _text(library, library.lib.ggml_backend_dev_description(device)),
-            _KINDS[kind] if 0 <= kind < len(_KINDS) else "unknown",
-            total[0] >> 20,
-            free[0] >> 20,
-        )
 
 
 def _text(library: Library, pointer: Any) -> str:

@@ -17,7 +17,9 @@ import msgspec
 
 from ganglion.core.errors import GanglionError
 from ganglion.engines.concepts.pack import ConceptBook, check_shape, merge_packs, read_pack
+from ganglion.engines.llama.native.accelerators import accelerators, placement, refusal
 from ganglion.engines.llama.native.model import NativeModel
+from ganglion.engines.llama.native.probe import LibraryDevice
 from ganglion.engines.llama.plan import EnginePlan
 from ganglion.engines.llama.worker.embedding import BatchEmbedder, EmbeddingQueue
 from ganglion.engines.llama.worker.loop import Inbox, StepLoop
@@ -57,16 +59,25 @@ def serve(
     plan: EnginePlan,
     loaded: Callable[[], NativeModel],
     began_s: float,
+    *,
+    free_before: Callable[[], tuple[LibraryDevice, ...]] = tuple,
 ) -> None:
-    """Serve the model that `loaded` waits for; returns only when that failed, of which the server is told."""
+    """Serve the model that `loaded` waits for; returns only when that failed, of which the server is told.
+
+    `free_before` waits for what the accelerators had free before the load.
+    """
+    before: tuple[LibraryDevice, ...] = ()
     try:
+        before = free_before()
         model = loaded()
         concepts = _load_concepts(plan, model)
         loop = StepLoop(model, plan if model.has_one_cache else plan.for_several_caches(), socket, concepts)
     except GanglionError as error:
-        socket.send(_refused(0, error))
+        socket.send(_refused(0, refusal(plan, error, before)))
         return
     ready = _ready(model, plan, concepts)
+    if before:
+        ready = msgspec.structs.replace(ready, placement=placement(plan, before, accelerators(model.library)))
     socket.send(msgspec.structs.replace(ready, load_s=monotonic() - began_s))
     inbox: Inbox = SimpleQueue()
 
