@@ -5,6 +5,7 @@ the worker runs makes no difference here.
 """
 
 import asyncio
+import logging
 from array import array
 from collections.abc import AsyncGenerator, Callable
 from functools import partial

@@ -32,7 +32,7 @@ def _described(library: Library, device: Any) -> LibraryDevice:
         for text in (lib.ggml_backend_dev_name(device), lib.ggml_backend_dev_description(device))
     )
     kind = lib.ggml_backend_dev_type(device)
-    known = _KINDS[kind] if 0 <= kind < len(_KINDS) else "unknown"
+    known: DeviceKind = _KINDS[kind] if 0 <= kind < len(_KINDS) else "unknown"
     return LibraryDevice(name, description, known, int(free[0]), int(total[0]))
 
 

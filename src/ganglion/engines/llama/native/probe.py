@@ -32,7 +32,7 @@ class LibraryDevice(msgspec.Struct, frozen=True):
 
 
 def accelerators_among(devices: Iterable[LibraryDevice]) -> tuple[LibraryDevice, ...]:
-    """Those that take layers, in the order in which these are divided; integrated ones only without others."""
+    """Those that take layers, in their order; integrated ones only without others."""
     found = tuple(devices)
     dedicated = tuple(device for device in found if device.kind == "gpu")
     return dedicated or tuple(device for device in found if device.kind == "igpu")
