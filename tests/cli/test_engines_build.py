@@ -13,8 +13,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from commands import GANGLION, data, fresh_environment, refusal, run
 
-from cli.commands import GANGLION, data, fresh_environment, refusal, run
 from ganglion.engines.llama.building import toolchain
 from ganglion.engines.llama.native.built import PINNED_VERSION
 from ganglion.engines.llama.native.library import bundled_path

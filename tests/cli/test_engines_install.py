@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from commands import GANGLION, data, fresh_environment, refusal, run
 
-from cli.commands import GANGLION, data, fresh_environment, refusal, run
 from support.package_index import LocalIndex
 from support.ports import free_port
 

@@ -2,7 +2,7 @@
 
 from cyclopts import App
 
-from ganglion.cli import help_text
+from ganglion.cli import engine_help_text, help_text
 
 keys_app = App(name="keys", help="Make, list and revoke the gateway's keys.", help_epilogue=help_text.KEYS)
 keys_app.command(
@@ -124,26 +124,26 @@ models_app.command(
 
 
 engines_app = App(
-    name="engines", help="See, build and install what computes.", help_epilogue=help_text.ENGINES
+    name="engines", help="See, build and install what computes.", help_epilogue=engine_help_text.ENGINES
 )
 engines_app.command(
     "ganglion.cli.engines.list_engines:list_engines",
     name="list",
     help="Show the engines that are here, and what each can use.",
-    help_epilogue=help_text.ENGINES_LIST,
+    help_epilogue=engine_help_text.ENGINES_LIST,
 )
 engines_app.command(
     "ganglion.cli.engines.build_engine:build",
     help="Compile llama.cpp for the GPU or processor of this machine.",
-    help_epilogue=help_text.ENGINES_BUILD,
+    help_epilogue=engine_help_text.ENGINES_BUILD,
 )
 engines_app.command(
     "ganglion.cli.engines.install_engine:install",
     help="Install vLLM in an environment of its own.",
-    help_epilogue=help_text.ENGINES_INSTALL,
+    help_epilogue=engine_help_text.ENGINES_INSTALL,
 )
 engines_app.command(
     "ganglion.cli.engines.remove_engine:remove",
     help="Remove an engine that was built or installed here.",
-    help_epilogue=help_text.ENGINES_REMOVE,
+    help_epilogue=engine_help_text.ENGINES_REMOVE,
 )
