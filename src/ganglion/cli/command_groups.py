@@ -8,7 +8,7 @@ from typing import Final
 
 from cyclopts import App
 
-from ganglion.cli import help_text
+from ganglion.cli import engine_help_text, help_text
 
 _Commands = Iterable[tuple[str, str, str, str]]
 """Names, the functions below `ganglion.cli`, summaries, and what stands under the flags."""
@@ -66,25 +66,25 @@ _ENGINES: Final = (
         "list",
         "engines.list_engines:list_engines",
         "Show the engines that are here, and what each can use.",
-        help_text.ENGINES_LIST,
+        engine_help_text.ENGINES_LIST,
     ),
     (
         "build",
         "engines.build_engine:build",
         "Compile llama.cpp for the GPU or processor of this machine.",
-        help_text.ENGINES_BUILD,
+        engine_help_text.ENGINES_BUILD,
     ),
     (
         "install",
         "engines.install_engine:install",
         "Install vLLM in an environment of its own.",
-        help_text.ENGINES_INSTALL,
+        engine_help_text.ENGINES_INSTALL,
     ),
     (
         "remove",
         "engines.remove_engine:remove",
         "Remove an engine that was built or installed here.",
-        help_text.ENGINES_REMOVE,
+        engine_help_text.ENGINES_REMOVE,
     ),
 )
 _COMPLETION: Final = "Print the script that completes our commands in a shell."
@@ -102,7 +102,7 @@ _COMMANDS: Final = (
 )
 _GROUPS: Final = (
     ("models", "Find, fetch and hold models.", help_text.MODELS, _MODELS),
-    ("engines", "See, build and install what computes.", help_text.ENGINES, _ENGINES),
+    ("engines", "See, build and install what computes.", engine_help_text.ENGINES, _ENGINES),
     ("concepts", "Train, judge and share concept vectors.", help_text.CONCEPTS, _CONCEPTS),
     ("fleet", "See and steer the nodes behind a gateway.", help_text.FLEET, _FLEET),
     ("keys", "Make, list and revoke the gateway's keys.", help_text.KEYS, _KEYS),

@@ -24,6 +24,7 @@ from ganglion.core.home import home_folder
 from ganglion.core.machine import Machine, Memory
 from ganglion.engines.llama.native.probe import LibraryReport, probe
 from ganglion.engines.resources import read_memory
+from ganglion.engines.vllm.installed import NAME as VLLM
 from ganglion.engines.vllm.installed import describe as describe_vllm
 from ganglion.registry.hub import embedded
 from ganglion.registry.hub.environment import cache_folder, token, token_source
@@ -199,7 +200,7 @@ def _built() -> Iterator[Finding]:
 
 def _engine(context: _CheckContext, works: LibraryReport | None) -> Finding:
     """Which engine would serve this machine best."""
-    vllm = describe_vllm("vllm", __version__, context.environment)
+    vllm = describe_vllm(VLLM, __version__, context.environment)
     advice = advise(
         EngineSituation(
             has_nvidia=has_nvidia_gpu(),

@@ -30,11 +30,11 @@ def libraries() -> tuple[tuple[str, str], ...]:
     """The installed libraries and engines that answers depend on, with their versions; none is imported."""
     from importlib import metadata
 
-    from ganglion.engines.vllm.installed import python_of, version_of
+    from ganglion.engines.vllm.installed import NAME, python_of, version_of
 
     found: list[tuple[str, str]] = []
     for name in _LIBRARIES:
         with suppress(metadata.PackageNotFoundError):
             found.append((name, metadata.version(name)))
     vllm = version_of(python_of(None, os.environ))
-    return tuple(found) if vllm is None else (*found, ("vllm", vllm))
+    return tuple(found) if vllm is None else (*found, (NAME, vllm))

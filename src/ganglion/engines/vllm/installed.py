@@ -10,6 +10,7 @@ from ganglion.engines.installing.environments import ENVIRONMENTS
 from ganglion.engines.installing.receipt import EnvironmentReceipt, read_receipt
 from ganglion.engines.settings import EngineSettings
 
+NAME: Final = "vllm"
 PYTHON_VARIABLE: Final = "GANGLION_VLLM_PYTHON"
 
 
@@ -26,7 +27,7 @@ def environment_python(name: str, environment: Mapping[str, str]) -> Path:
 def python_of(chosen: str | None, environment: Mapping[str, str]) -> Path:
     """The Python that has vLLM: the chosen one, the environment's, else the one that was installed."""
     written = chosen or environment.get(PYTHON_VARIABLE)
-    return Path(written).expanduser() if written else environment_python("vllm", environment)
+    return Path(written).expanduser() if written else environment_python(NAME, environment)
 
 
 def installed_python(settings: object, environment: Mapping[str, str]) -> Path | None:
@@ -46,7 +47,7 @@ def _distribution_of(python: Path) -> tuple[str, str] | None:
     """The distribution that holds vLLM, and its version."""
     if not python.exists():
         return None  # also where the Python is gone that the environment was made with
-    names = [name.replace("-", "_") for name in ENVIRONMENTS["vllm"].distributions]
+    names = [name.replace("-", "_") for name in ENVIRONMENTS[NAME].distributions]
     for packages in sorted(python.parent.parent.glob("lib/python3*/site-packages")):
         for found in packages.glob("vllm*-*.dist-info"):
             name, _, version = found.name.removesuffix(".dist-info").partition("-")
