@@ -6,6 +6,7 @@ it gets that name only after it was read as the model that it should be.
 
 import hashlib
 import shutil
+import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from ganglion.registry.hub.flights import FlightCancelled
 
 _FOLDER: Final = "converted"
 _SUFFIX: Final = ".gguf"
+_PARTIAL: Final = ".partial"
 _HALF_BITS: Final = 2
 """Bytes of a weight in the copy."""
 
@@ -81,7 +83,10 @@ class Conversion:
                 hint="Free space, or set GANGLION_HOME to a folder on another disk.",
                 extras={"required_bytes": size_bytes, "free_bytes": free},
             )
-        partial = self.target.with_name(f".{self.target.name}.partial")
+        # What is left of one that was killed: its process may still write there, so no name is used twice.
+        for left in self.target.parent.glob(f".{self.target.stem}.*{_PARTIAL}"):
+            left.unlink(missing_ok=True)
+        partial = self.target.with_name(f".{self.target.stem}.{uuid.uuid4().hex[:8]}{_PARTIAL}")
         try:
             ENGINES[self.engine].load_converter()(
                 self.checkpoint,
