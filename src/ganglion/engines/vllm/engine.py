@@ -39,7 +39,7 @@ class VllmEngine(WorkerEngine):
         """`free_memory` in bytes is what others leave; left out, it is what the machine has now."""
         self._python = python_of(settings.vllm.python, os.environ)
         self._on_processor = "cpu" in (version_of(self._python) or "") or free_video_memory is None
-        self.plan: VllmPlan = plan(
+        decided = plan(
             settings,
             facts,
             free_bytes=free_bytes() if free_memory is None else free_memory,
@@ -47,6 +47,7 @@ class VllmEngine(WorkerEngine):
             variables=os.environ,
         )
         self._folder = WorkerFolder()
+        self.plan: VllmPlan = replace(decided, folder=str(self._folder.path))
         limit = self.plan.parallel + settings.queue_limit
         tokens = WorkerTokens(
             settings.model_id,
@@ -70,7 +71,12 @@ class VllmEngine(WorkerEngine):
     async def open(self) -> None:
         """Start vLLM and wait until the model is loaded."""
         await check_python(self._python)
-        await super().open()
+        self._folder.make()
+        try:
+            await super().open()
+        except BaseException:
+            self._folder.remove()
+            raise
 
     async def close(self) -> None:
         """Stop vLLM with all its processes."""

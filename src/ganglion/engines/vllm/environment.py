@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import shutil
 import tempfile
+import uuid
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -48,25 +50,27 @@ async def check_python(python: Path) -> None:
 
 
 class WorkerFolder:
-    """A folder of a worker's own while it runs: our package alone for its Python's path, and its sockets."""
+    """A folder of a worker's own while it runs: our package alone for its Python's path, and its files."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="ganglion-vllm-", ignore_cleanup_errors=True)
-        self._path = Path(self._folder.name)
-        packages = self._path / "packages"
-        packages.mkdir()
-        (packages / "ganglion").symlink_to(_PACKAGE, target_is_directory=True)
-        self._packages = packages
+        self.path = Path(tempfile.gettempdir()) / f"ganglion-vllm-{uuid.uuid4().hex[:16]}"
+        self._packages = self.path / "packages"
 
     def launch(self, python: Path, plan: VllmPlan) -> WorkerLaunch:
         """How the planned worker is started."""
         environment = {
             **plan.environment,
             "PYTHONPATH": python_path(str(self._packages), os.environ),
-            "VLLM_RPC_BASE_PATH": str(self._path),
+            "VLLM_RPC_BASE_PATH": str(self.path),
         }
         return WorkerLaunch(str(python), environment, leads_group=True)
 
+    def make(self) -> None:
+        """Make it, for nobody else's eyes."""
+        self.path.mkdir(mode=0o700)
+        self._packages.mkdir()
+        (self._packages / "ganglion").symlink_to(_PACKAGE, target_is_directory=True)
+
     def remove(self) -> None:
         """Leave nothing behind."""
-        self._folder.cleanup()
+        shutil.rmtree(self.path, ignore_errors=True)

@@ -41,6 +41,7 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",  # what a model needs is in its folder: a worker asks no hub
     "TOKENIZERS_PARALLELISM": "false",
+    "GOMP_SPINCOUNT": "1000",  # threads that spin at a barrier for long wait for a busy neighbour's core
 }
 """The environment of a worker where the operator's says nothing else."""
 _FORCED: Final[Mapping[str, str]] = {
@@ -65,6 +66,10 @@ class VllmPlan:
     concepts: tuple[str, ...] = ()
     """Files of the concept packs that are read out and steered by."""
     environment: dict[str, str] = field(default_factory=dict)
+    bos_token: str = ""
+    """The sign that begins a text, where the checkpoint has one."""
+    folder: str = ""
+    """A place for files of the worker's own; whoever starts it removes them."""
 
 
 def plan(
@@ -107,6 +112,7 @@ def plan(
         required_bytes=required,
         concepts=settings.concepts,
         environment=_environment(settings, variables) | variables_of_concepts,
+        bos_token=facts.bos_token,
     )
 
 

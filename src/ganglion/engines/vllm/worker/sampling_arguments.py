@@ -10,18 +10,24 @@ from ganglion.engines.vllm.worker.readout_exchange import ReadoutFollower
 
 
 def sampling_params(
-    submit: Submit, ends: frozenset[int], *, can_bias: bool, follower: ReadoutFollower | None = None
+    submit: Submit,
+    ends: frozenset[int],
+    unnamed: tuple[int, ...],
+    *,
+    can_bias: bool,
+    follower: ReadoutFollower | None = None,
 ) -> SamplingParams:
     """What vLLM is asked to do; raises vLLM's own errors for what it refuses.
 
-    Ends that are to be ignored are not chosen at all where `can_bias` says that this can be said.
+    Ends that are to be ignored, and control tokens that the format does not name, are not chosen at all where
+    `can_bias` says that this can be said.
     """
     sampling = submit.sampling
     bias: dict[int, float] = dict(sampling.logit_bias)
     # A format that is fulfilled allows an end and nothing else: that end is never ignored.
     ignores_end = submit.stop.ignore_eos and submit.grammar is None
-    if ignores_end and can_bias:
-        bias.update(dict.fromkeys(ends, -math.inf))
+    if can_bias:
+        bias.update(dict.fromkeys(ends if ignores_end else unnamed, -math.inf))
     has_penalties = sampling.samplers.repeat_last_n != 0
     arguments: dict[str, Any] = {
         "temperature": sampling.temperature,
