@@ -41,13 +41,11 @@ SPAN = 8.0
 CONTEXT = 256
 EXACT = 1e-4
 """Of what a random direction sees of a stream: both compute the same numbers in float32, in another order."""
-TEXT = (
-    "Alice was beginning to get very tired of sitting by her sister on the bank, and of having nothing to do"
-)
+TEXT = "Alice was beginning to get very tired of sitting by her sister on the bank, with nothing to do"
 PACK = pack("random", LAYERS)
 PACK.manifest.spans.update({str(layer): [SPAN] * CONCEPTS for layer in LAYERS})
-CALM: Steering = (Steer("random-a", 2.0),)
-OTHER: Steering = (Steer("random-b", -1.0, (7, 21)), Steer("random-a", 0.5))
+CALM: Steering = (Steer("random-a", 4.0),)
+OTHER: Steering = (Steer("random-b", -5.0, (7, 21)), Steer("random-a", 1.0))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -159,7 +157,7 @@ async def test_steering_moves_the_stream_and_the_logprobs_as_the_reference_says(
                 assert np.abs(scores[steering] - forward.logprobs[rows, list(prompt[1:])]).max() < 1e-3
         changes.append([scores[each] - scores[()] for each in (CALM, OTHER)])
     for ours, theirs in zip(*changes, strict=True):
-        assert np.abs(theirs).mean() > 0.2, "it is felt"
+        assert np.abs(theirs).mean() > 0.15, "it is felt"
         assert np.corrcoef(ours, theirs)[0, 1] > 0.9
 
 
@@ -189,7 +187,7 @@ async def test_cached_kv_is_found_only_by_those_who_are_steered_alike(engine: Vl
     assert cached == [False, False, True, False, True]
 
 
-async def test_a_prompt_whose_positions_are_read_is_computed_although_it_is_cached(
+async def test_a_prompt_that_is_read_is_computed_although_it_is_cached(
     engine: VllmEngine,
 ) -> None:
     prompt = (await tokens_of(engine, "Again. " + TEXT * 8))[:200]
@@ -229,7 +227,7 @@ async def test_whoever_leaves_while_he_is_read_leaves_nothing_behind(engine: Vll
             async for event in events:
                 if isinstance(event, Pieces):
                     break
-    await until(lambda: engine.models()[0].load.running == 0, timeout_s=20)
+    await until(lambda: engine.models()[0].load.running == 0, within_s=30)
     told = await run(engine, asked(prompt, (0, None), max_tokens=4))
     assert error_of(told.read, reference(whole(prompt, told))) < EXACT
 
