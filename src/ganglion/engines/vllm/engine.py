@@ -84,6 +84,9 @@ class VllmEngine(WorkerEngine):
             self._state(),
             engine="vllm",
             memory_mb=self.plan.required_bytes >> 20,
+            # vLLM would read images; nothing hands it any yet.
+            capabilities=tuple(each for each in self._state().capabilities if each != "vision"),
+            kv_total=self.tokens.ready.kv_tokens,
             devices=("cpu",) if self._on_processor else ("gpu",),
             slots_total=self.plan.parallel,
         )

@@ -70,7 +70,12 @@ async def _serve(frames: FrameSocket, bodies: Iterator[bytes], plan: VllmPlan, l
     inbox.answer_texts(texts)
     table.begin(model)
     frames.send(
-        WorkerReady(model.vocabulary.vocabulary_size, monotonic() - began_s, model.vocabulary.special_tokens)
+        WorkerReady(
+            model.vocabulary.vocabulary_size,
+            monotonic() - began_s,
+            model.vocabulary.special_tokens,
+            kv_tokens=model.kv_tokens,
+        )
     )
     await inbox.deliver(table.take)
     model.llm.shutdown()
