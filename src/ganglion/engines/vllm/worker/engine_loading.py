@@ -14,7 +14,7 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 from ganglion.engines.concepts.pack import ConceptBook, check_shape, merge_packs, read_pack
-from ganglion.engines.vllm.plan import VllmPlan
+from ganglion.engines.vllm.vllm_plan import VllmPlan
 from ganglion.engines.vllm.worker.checkpoint_vocabulary import CheckpointVocabulary, written_tokenizer
 from ganglion.engines.vllm.worker.pooling import Pooler, open_pooler
 from ganglion.engines.vllm.worker.readout_exchange import ReadoutExchange, load_concepts

@@ -5,7 +5,7 @@ tries it, and never reaches vLLM, which compiles inside the process that all req
 """
 
 import asyncio
-from collections import OrderedDict
+from functools import lru_cache
 from typing import Final
 
 from ganglion.core.errors import EngineFailed, GanglionError, InvalidValue
@@ -32,7 +32,7 @@ class GrammarTrials:
         self._dry_run = GrammarDryRun(vocabulary.vocabulary_size, ends)
         # The other ends are text to vLLM's grammars, as every token is but the first end.
         self._controls = {token: _name(vocabulary, token) for token in vocabulary.controls - {vocabulary.eos}}
-        self._known: OrderedDict[str, _Unnamed | str] = OrderedDict()
+        self._outcome_of = lru_cache(_KEPT)(self._try)
         self._thread: FairThread[tuple[asyncio.Future[_Unnamed], str]] = FairThread(
             self._work, most=_WAITING, most_each=_WAITING_EACH, of="output formats"
         )
@@ -64,15 +64,10 @@ class GrammarTrials:
                 self._loop.call_soon_threadsafe(_succeed, outcome, found)
 
     def _find(self, grammar: str) -> _Unnamed:
-        known = self._known.get(grammar)
-        if known is None:
-            known = self._known[grammar] = self._try(grammar)
-        self._known.move_to_end(grammar)
-        while len(self._known) > _KEPT:
-            self._known.popitem(last=False)
-        if isinstance(known, str):
-            raise InvalidValue(known)
-        return known
+        outcome = self._outcome_of(grammar)
+        if isinstance(outcome, str):
+            raise InvalidValue(outcome)
+        return outcome
 
     def _try(self, grammar: str) -> _Unnamed | str:
         reason = self._dry_run.error_in(grammar)

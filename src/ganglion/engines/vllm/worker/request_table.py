@@ -15,7 +15,13 @@ from vllm.inputs.engine import TokensInput, tokens_input
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.stats import SchedulerStats
 
-from ganglion.core.errors import EngineFailed, EngineUnavailable, GanglionError, UnsupportedParameter
+from ganglion.core.errors import (
+    EngineFailed,
+    EngineUnavailable,
+    GanglionError,
+    InvalidValue,
+    UnsupportedParameter,
+)
 from ganglion.core.model import WorkerLoad
 from ganglion.engines.supervision.frame_socket import FrameSocket
 from ganglion.engines.supervision.ipc import (
@@ -178,6 +184,8 @@ class RequestTable:
             end_all(_ENGINE_DIED)
         except GanglionError as error:
             self._refuse(frame.id, error)
+        except (VLLMClientError, ValueError) as error:
+            self._refuse(frame.id, InvalidValue(f"vLLM refuses the input: {error}", param="input"))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this question's end
             if llm.errored:
                 end_all(_ENGINE_DIED)

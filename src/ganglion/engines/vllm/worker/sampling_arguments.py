@@ -28,11 +28,13 @@ def sampling_params(
     ignores_end = submit.stop.ignore_eos and submit.grammar is None
     if can_bias:
         bias.update(dict.fromkeys(ends if ignores_end else unnamed, -math.inf))
+    # Several tokens may share the highest score, of which vLLM's narrowest choice draws one; this takes one.
+    takes_likeliest = sampling.top_p == 0.0 or sampling.top_k == 1
     has_penalties = sampling.samplers.repeat_last_n != 0
     arguments: dict[str, Any] = {
-        "temperature": sampling.temperature,
+        "temperature": 0.0 if takes_likeliest else sampling.temperature,
         "top_p": sampling.top_p or 1.0,
-        "top_k": sampling.top_k if sampling.top_p else 1,
+        "top_k": sampling.top_k,
         "min_p": sampling.min_p,
         "seed": sampling.seed,
         "repetition_penalty": sampling.repetition_penalty if has_penalties else 1.0,
