@@ -30,7 +30,6 @@ _INDEX_NAME: Final = "model.safetensors.index.json"
 _DAMAGED_HINT: Final = "The model is damaged or its download was cut short; download it again."
 # Python programs write config.json, and write what JSON has no number for.
 _NO_JSON: Final = re.compile(rb"-?\bInfinity\b|\bNaN\b")
-_RANKING: Final = "ForSequenceClassification"
 _GENERATING: Final = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 
 # The bounds of the GGUF reader: a number beyond one is damage, and would plan absurd memory.
@@ -198,8 +197,7 @@ def _facts(path: Path, folder: Path, config: _Config, weights: Sequence[WeightsH
         raise MalformedSafetensors("config.json names no architecture")
     tokenizer = _load(folder / "tokenizer_config.json", _CONFIG_LIMIT, _TokenizerConfig) or _TokenizerConfig()
     chat_template = _chat_template(folder, tokenizer)
-    is_ranking = any(name.endswith(_RANKING) for name in architectures)
-    is_embedding = is_ranking or is_encoder(architecture) or (folder / "modules.json").exists()
+    is_embedding = is_encoder(architecture) or (folder / "modules.json").exists()
     return ModelFacts(
         path=str(path),
         size_bytes=sum(file.size_bytes for file in weights),
