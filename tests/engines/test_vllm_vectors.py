@@ -1,4 +1,4 @@
-"""Embeddings and ranks by vLLM: what transformers computes of the same weights; and models that come and go."""
+"""Embeddings and ranks by vLLM: what transformers makes of the same weights; a model that comes and goes."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""A tiny encoder that embeds and one that ranks, with random weights, and what transformers makes of some texts.
+"""A tiny encoder that embeds and one that ranks, with random weights, and what transformers makes of texts.
 
     python pooling_checkpoints.py FOLDER TEXTS.json        (the Python of vLLM's environment, which has both)
 
