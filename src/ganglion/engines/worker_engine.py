@@ -58,7 +58,7 @@ class WorkerEngine:
             chat_template=settings.chat_template,
             special_tokens=lambda: tokens.ready.special_tokens,
         )
-        if context > facts.context_length:
+        if context > facts.context_length > 0:
             _logger.warning(
                 "%s was trained on contexts of %d tokens; beyond that its answers degrade (context is %d)",
                 settings.model_id,

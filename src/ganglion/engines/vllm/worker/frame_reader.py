@@ -26,7 +26,7 @@ from ganglion.engines.supervision.ipc import (
     to_worker,
 )
 from ganglion.engines.tokenizing import TokenizerThreads
-from ganglion.engines.vllm.plan import VllmPlan
+from ganglion.engines.vllm.vllm_plan import VllmPlan
 from ganglion.engines.vllm.worker.error_log import ErrorLog
 from ganglion.engines.vllm.worker.group_end import end_all
 from ganglion.engines.vllm.worker.load_errors import load_error
@@ -77,6 +77,7 @@ async def _serve(frames: FrameSocket, bodies: Iterator[bytes], plan: VllmPlan, l
             ranks=model.pooler is not None and model.pooler.ranks,
             concepts=[] if model.readouts is None else list(model.readouts.manifest.concepts),
             readout_layers=[] if model.readouts is None else list(model.readouts.manifest.layers),
+            kv_tokens=model.kv_tokens,
         )
     )
     await inbox.deliver(table.take)

@@ -24,10 +24,6 @@ CallAll = Callable[[str, tuple[Any, ...]], Awaitable[list[Any]]]
 _Values = npt.NDArray[np.float32]
 
 
-class ReadoutFailed(EngineFailed):
-    """A readout that was wanted is not there, or no number."""
-
-
 class ReadoutExchange:
     """The concepts of one engine, once its processes have them."""
 
@@ -100,7 +96,7 @@ class ReadoutExchange:
 def _fail(futures: Any, error: Exception) -> None:
     for future in futures:
         if not future.done():
-            future.set_exception(ReadoutFailed(f"The readouts could not be fetched: {error}"))
+            future.set_exception(EngineFailed(f"The readouts could not be fetched: {error}"))
 
 
 class ReadoutFollower:
@@ -129,7 +125,7 @@ class ReadoutFollower:
     async def until(self, end: int) -> dict[int, bytes]:
         """The readouts of the next wanted positions, up to `end`, before which all have been computed.
 
-        Raises ReadoutFailed where one is missing or no number.
+        Raises EngineFailed where one is missing or no number.
         """
         wanted = [at for low, high in clipped(self.spans, self._done, end) for at in range(low, high)]
         missing = len(wanted)
@@ -137,7 +133,7 @@ class ReadoutFollower:
             await self._exchange.fetch(self.key)
             still = sum(not self._is_whole(at) for at in wanted)
             if still == missing and still:
-                raise ReadoutFailed(f"The readout of position {wanted[-still]} was not computed.")
+                raise EngineFailed(f"The readout of position {wanted[-still]} was not computed.")
             missing = still
         self._done = end
         return {at: self._taken(at) for at in wanted}
@@ -171,7 +167,7 @@ class ReadoutFollower:
         del self._places_of[position]
         values = self._found.pop(position)
         if not np.isfinite(values).all():
-            raise ReadoutFailed("The model's residual stream is not a number; it cannot be read out.")
+            raise EngineFailed("The model's residual stream is not a number; it cannot be read out.")
         return values.tobytes()
 
 

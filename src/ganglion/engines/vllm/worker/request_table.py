@@ -41,8 +41,9 @@ from ganglion.engines.supervision.ipc import (
 )
 from ganglion.engines.vllm.worker.engine_loading import LoadedModel
 from ganglion.engines.vllm.worker.generation import Generation
+from ganglion.engines.vllm.worker.grammar_trials import GrammarTrials
 from ganglion.engines.vllm.worker.group_end import end_all
-from ganglion.engines.vllm.worker.readout_exchange import ReadoutFailed, ReadoutFollower
+from ganglion.engines.vllm.worker.readout_exchange import ReadoutFollower
 from ganglion.engines.vllm.worker.readout_stream import ReadoutStream
 from ganglion.engines.vllm.worker.sampling_arguments import last_token_params, sampling_params
 
@@ -56,6 +57,7 @@ class RequestTable:
     def __init__(self, frames: FrameSocket) -> None:
         self._frames = frames
         self._model: LoadedModel | None = None
+        self._grammars: GrammarTrials | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._embedding: set[asyncio.Task[None]] = set()
         self._updates: list[SequenceUpdate] = []
@@ -67,6 +69,7 @@ class RequestTable:
     def begin(self, model: LoadedModel) -> None:
         """Take requests from now on."""
         self._model = model
+        self._grammars = GrammarTrials(model.vocabulary)
         self._step_s = 0.0
 
     def note_step(self, stats: SchedulerStats) -> None:
@@ -114,13 +117,13 @@ class RequestTable:
         follower = None if self._model.readouts is None else self._model.readouts.follow(submit)
         try:
             await self._generate(self._model, submit, follower)
+        except GanglionError as error:
+            self._tell(_failed(submit.id, error.message, error.code))
         except EngineDeadError:
             end_all(_ENGINE_DIED)
-        except ReadoutFailed as error:
-            self._tell(_failed(submit.id, error.message, None))
         except (VLLMClientError, ValueError) as error:
-            code = InvalidValue.code if submit.grammar is not None else UnsupportedParameter.code
-            self._tell(_failed(submit.id, f"vLLM refuses the request: {error}", code))
+            message = f"vLLM refuses the request: {error}"
+            self._tell(_failed(submit.id, message, UnsupportedParameter.code))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this request's end
             if llm.errored:
                 end_all(_ENGINE_DIED)
@@ -133,8 +136,10 @@ class RequestTable:
     async def _generate(self, model: LoadedModel, submit: Submit, follower: ReadoutFollower | None) -> None:
         generation = Generation(submit, model.vocabulary, monotonic())
         stream = None if follower is None or not follower.spans else self._readout_stream(submit, follower)
+        assert self._grammars is not None
+        unnamed = await self._grammars.tried(submit)
         params = sampling_params(
-            submit, model.vocabulary.end_tokens, can_bias=model.can_bias, follower=follower
+            submit, model.vocabulary.end_tokens, unnamed, can_bias=model.can_bias, follower=follower
         )
         answer = model.llm.generate(_prompt(submit), params, str(submit.id), priority=submit.priority)
         async with aclosing(answer) as outputs:
@@ -179,6 +184,8 @@ class RequestTable:
             end_all(_ENGINE_DIED)
         except GanglionError as error:
             self._refuse(frame.id, error)
+        except (VLLMClientError, ValueError) as error:
+            self._refuse(frame.id, InvalidValue(f"vLLM refuses the input: {error}", param="input"))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this question's end
             if llm.errored:
                 end_all(_ENGINE_DIED)

@@ -10,23 +10,31 @@ from ganglion.engines.vllm.worker.readout_exchange import ReadoutFollower
 
 
 def sampling_params(
-    submit: Submit, ends: frozenset[int], *, can_bias: bool, follower: ReadoutFollower | None = None
+    submit: Submit,
+    ends: frozenset[int],
+    unnamed: tuple[int, ...],
+    *,
+    can_bias: bool,
+    follower: ReadoutFollower | None = None,
 ) -> SamplingParams:
     """What vLLM is asked to do; raises vLLM's own errors for what it refuses.
 
-    Ends that are to be ignored are not chosen at all where `can_bias` says that this can be said.
+    Ends that are to be ignored, and control tokens that the format does not name, are not chosen at all where
+    `can_bias` says that this can be said.
     """
     sampling = submit.sampling
     bias: dict[int, float] = dict(sampling.logit_bias)
     # A format that is fulfilled allows an end and nothing else: that end is never ignored.
     ignores_end = submit.stop.ignore_eos and submit.grammar is None
-    if ignores_end and can_bias:
-        bias.update(dict.fromkeys(ends, -math.inf))
+    if can_bias:
+        bias.update(dict.fromkeys(ends if ignores_end else unnamed, -math.inf))
+    # Several tokens may share the highest score, of which vLLM's narrowest choice draws one; this takes one.
+    takes_likeliest = sampling.top_p == 0.0 or sampling.top_k == 1
     has_penalties = sampling.samplers.repeat_last_n != 0
     arguments: dict[str, Any] = {
-        "temperature": sampling.temperature,
+        "temperature": 0.0 if takes_likeliest else sampling.temperature,
         "top_p": sampling.top_p or 1.0,
-        "top_k": sampling.top_k if sampling.top_p else 1,
+        "top_k": sampling.top_k,
         "min_p": sampling.min_p,
         "seed": sampling.seed,
         "repetition_penalty": sampling.repetition_penalty if has_penalties else 1.0,

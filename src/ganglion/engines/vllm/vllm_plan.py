@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from ganglion.core.errors import InsufficientMemory, InvalidValue
+from ganglion.core.errors import InsufficientMemory, InsufficientVideoMemory, InvalidValue
 from ganglion.core.model import ModelFacts
 from ganglion.engines.vllm.special_runs import (
     CONCEPT_VARIABLES,
@@ -41,6 +41,7 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",  # what a model needs is in its folder: a worker asks no hub
     "TOKENIZERS_PARALLELISM": "false",
+    "GOMP_SPINCOUNT": "1000",  # threads that spin at a barrier for long wait for a busy neighbour's core
 }
 """The environment of a worker where the operator's says nothing else."""
 _FORCED: Final[Mapping[str, str]] = {
@@ -61,10 +62,14 @@ class VllmPlan:
     processor_kv_bytes: int
     """The KV cache where vLLM computes on the processor and `arguments` do not say."""
     required_bytes: int
-    """Of the machine's memory, where it computes on the processor."""
+    """Of the machine's memory, without the GPUs'."""
     concepts: tuple[str, ...] = ()
     """Files of the concept packs that are read out and steered by."""
     environment: dict[str, str] = field(default_factory=dict)
+    bos_token: str = ""
+    """The sign that begins a text, where the checkpoint has one."""
+    folder: str = ""
+    """A place for files of the worker's own; whoever starts it removes them."""
 
 
 def plan(
@@ -72,6 +77,7 @@ def plan(
     facts: ModelFacts,
     *,
     free_bytes: int,
+    free_video_bytes: int | None = None,
     on_processor: bool,
     variables: Mapping[str, str],
 ) -> VllmPlan:
@@ -87,17 +93,18 @@ def plan(
         arguments.update(concept_arguments(context))
         variables_of_concepts = dict(CONCEPT_VARIABLES)
     if not facts.can_generate:
-        arguments.update(POOLING_ARGUMENTS)
+        arguments.update(POOLING_ARGUMENTS, max_model_len=settings.context)
     if settings.kv_tokens is not None or own.kv_cache_gb is not None:
         arguments["kv_cache_memory_bytes"] = kv_bytes
-    required = facts.size_bytes + kv_bytes + _OVERHEAD_BYTES
-    if on_processor and free_bytes < required:
-        raise InsufficientMemory(
-            f"The model {settings.model_id!r} needs about {required >> 20} MiB of memory with vLLM and "
-            f"{free_bytes >> 20} MiB are free.",
-            free_mb=free_bytes >> 20,
-            required_mb=required >> 20,
-            hint="Lower engine.context or engine.vllm.kv_cache_gb, or unload another model.",
+    required = _OVERHEAD_BYTES + (facts.size_bytes + kv_bytes if on_processor else 0)
+    _check_memory(settings.model_id, required, free_bytes)
+    if not on_processor and free_video_bytes is not None and free_video_bytes < facts.size_bytes:
+        raise InsufficientVideoMemory(
+            f"The weights of {settings.model_id!r} take {facts.size_bytes >> 20} MiB of GPU memory and "
+            f"{free_video_bytes >> 20} MiB are free.",
+            free_mb=free_video_bytes >> 20,
+            required_mb=facts.size_bytes >> 20,
+            hint="Use more GPUs, a quantised checkpoint, or unload another model.",
         )
     return VllmPlan(
         arguments,
@@ -107,7 +114,19 @@ def plan(
         required_bytes=required,
         concepts=settings.concepts,
         environment=_environment(settings, variables) | variables_of_concepts,
+        bos_token=facts.bos_token,
     )
+
+
+def _check_memory(model_id: str, required: int, free_bytes: int) -> None:
+    if free_bytes < required:
+        raise InsufficientMemory(
+            f"The model {model_id!r} needs about {required >> 20} MiB of memory with vLLM and "
+            f"{free_bytes >> 20} MiB are free.",
+            free_mb=free_bytes >> 20,
+            required_mb=required >> 20,
+            hint="Lower engine.context or engine.vllm.kv_cache_gb, or unload another model.",
+        )
 
 
 def check_settings(settings: "EngineSettings") -> None:
