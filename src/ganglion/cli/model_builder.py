@@ -15,16 +15,16 @@ from msgspec import structs
 
 from ganglion.cli.concepts.pack_files import FoundPack, fitting
 from ganglion.cli.conversion import Conversion
-from ganglion.cli.engine_selection import EngineSelection, formats_for
+from ganglion.cli.engine_selection import EngineSelection, formats_for, known_format
 from ganglion.cli.model_layout import Cards, check_layout, lay_out, planned_layout
 from ganglion.config import Config
 from ganglion.core.device_layout import DeviceLayout
 from ganglion.core.engine import LoadOptions, ManagedEngine
-from ganglion.core.errors import GanglionError, InvalidValue
+from ganglion.core.errors import EngineUnavailable, GanglionError, InvalidValue
 from ganglion.core.model import ModelFacts
 from ganglion.core.sampling import merge
 from ganglion.engines.choice import EngineChoice, runners_of
-from ganglion.engines.device_layout import refuse_unhonoured
+from ganglion.engines.device_layout import refuse_unhonoured, refuse_where_none_honours
 from ganglion.engines.resources import usable_video_bytes
 from ganglion.engines.settings import EngineSettings
 from ganglion.engines.table import ENGINES, EngineName
@@ -101,7 +101,7 @@ def candidate_of(
     builder = ModelBuilder(resolution, context, served_name or resolution.id)
     engine, engines = context.selection.expected(resolution, builder.path)
     entry = resolution.entry or _NO_ENTRY
-    refuse_unhonoured(cast(EngineName, engine), entry.layout, under=f"{entry.key}.")
+    builder.refuse_unhonoured(entry.layout, LoadOptions(), under=f"{entry.key}.")
     facts = builder.facts_if_here()
     keep_alive_s = context.config.residency.keep_alive_s if entry.keep_alive_s is None else entry.keep_alive_s
     names = dict.fromkeys((*resolution.aliases, *((resolution.id,) if served_name is not None else ())))
@@ -180,13 +180,29 @@ class ModelBuilder:
 
     def check(self, options: LoadOptions) -> None:
         """Raise what the engine or this machine does not honour of the devices that a load asks for."""
-        engine = options.engine or self._context.selection.expected(self._resolution, self.path)[0]
-        check_layout(
-            self._context.config.engine,
-            cast(EngineName, engine),
-            self._asked_layout(options),
-            self._context.cards,
-        )
+        self.refuse_unhonoured(options.layout, options)
+        engines = self._engines(options)
+        if len(engines) == 1:
+            asked = self._asked_layout(options)
+            check_layout(self._context.config.engine, engines[0], asked, self._context.cards)
+
+    def refuse_unhonoured(self, layout: DeviceLayout, options: LoadOptions, *, under: str = "") -> None:
+        """Raise UnsupportedParameter where no engine that may run the model honours a layout."""
+        if layout.demands:
+            refuse_where_none_honours(self._engines(options), layout, under=under)
+
+    def _engines(self, options: LoadOptions) -> tuple[EngineName, ...]:
+        """The engine that a load takes; every one that it might be while only a hub knows the files."""
+        entry = self._resolution.entry or _NO_ENTRY
+        model_format = known_format(self._resolution, self.path)
+        named = options.engine or entry.engine
+        try:
+            if model_format is not None:
+                choose = self._context.selection.choose
+                return (choose(self.model_id, model_format, self._resolution.entry, options).engine,)
+        except EngineUnavailable:
+            pass  # said by the load
+        return tuple(name for name in runners_of(model_format) if named in (None, name))
 
     def _asked_layout(self, options: LoadOptions) -> DeviceLayout:
         entry = self._resolution.entry or _NO_ENTRY

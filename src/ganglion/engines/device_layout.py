@@ -1,5 +1,6 @@
 """Carries a device layout into an engine's settings, or refuses by name what the engine does not honour."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
@@ -29,6 +30,18 @@ def refuse_unhonoured(engine: str, layout: DeviceLayout, *, under: str = "") -> 
                 param=under + name,
                 hint=f"These do: {', '.join(able)}." if able else None,
             )
+
+
+def refuse_where_none_honours(engines: Sequence[str], layout: DeviceLayout, *, under: str = "") -> None:
+    """Raise UnsupportedParameter where none of some engines honours a layout; the first one says why."""
+    errors = []
+    for engine in engines:
+        try:
+            return refuse_unhonoured(engine, layout, under=under)
+        except UnsupportedParameter as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def configured_layout(settings: "EngineSettings", engine: EngineName) -> DeviceLayout:

@@ -119,7 +119,7 @@ class VllmEngine(WorkerEngine):
             # vLLM would read images; nothing hands it any yet.
             capabilities=tuple(each for each in self._state().capabilities if each != "vision"),
             kv_total=self.tokens.ready.kv_tokens,
-            devices=("cpu",) if self._on_processor else ("gpu",),
+            devices=("cpu",) if self._on_processor else self._settings.vllm.devices or ("gpu",),
             slots_total=self.plan.parallel,
         )
         return (own,)

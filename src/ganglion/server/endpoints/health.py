@@ -184,11 +184,11 @@ class FleetStateEndpoint:
 
 
 async def _installed(machine: MachineSource) -> dict[str, tuple[str, ...]] | None:
-    """The engines of the machine, which do not change; None while a driver keeps its description waiting."""
+    """The engines of the machine, which do not change; None while it cannot be described."""
     try:
         async with asyncio.timeout(_ENGINES_S):
             described = await machine.describe()
-    except TimeoutError:
+    except OSError:  # a timeout is one: a driver may keep the description waiting
         return None
     return {engine.name: engine.layout for engine in described.engines}
 
