@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from attention_kinds import write_model
 
-from engines.attention_kinds import write_model
 from ganglion.core.sampling import ResolvedSampling, Samplers
 from ganglion.engines.llama.native.context import NativeContext
 from ganglion.engines.llama.native.graph_chain import GraphSamplers, GraphShape, graph_shape, is_number
