@@ -25,10 +25,6 @@ REASONS = {
     ("server.endpoints.http", "server.endpoints.http"): (
         "the loop behind every frame of a stream does not ask what only its first one must know"
     ),
-    (
-        "store.database",
-        "store.response_store",
-    ): "a signature in the protocol and in what implements it",
     ("wire.ollama.schema", "wire.ollama.schema"): (
         "a line of Ollama's has its message in the middle, and a Struct's inherited fields come first"
     ),

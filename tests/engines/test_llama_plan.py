@@ -123,7 +123,8 @@ def test_a_file_that_does_not_say_its_context_is_refused():
 
 
 def test_layers_on_an_accelerator_take_their_memory_there_and_not_here():
-    asked = structs.replace(EngineSettings("m"), gpu_layers=99)
+    pool = DEFAULT_CONTEXT + DEFAULT_EXTRA
+    asked = structs.replace(EngineSettings("m"), gpu_layers=99, kv_tokens=pool)
     here = plan(asked, FACTS, cores=4, free_bytes=GIBIBYTE, free_video_bytes=None)
     there = plan(asked, FACTS, cores=4, free_bytes=GIBIBYTE, free_video_bytes=GIBIBYTE)
     half = plan(

@@ -25,8 +25,8 @@ from ganglion.core.request import (
     salt_of,
 )
 from ganglion.core.sampling import ResolvedSampling, Sampling
-from ganglion.engines.llama.concepts.pack import ConceptPack, PackManifest, PackModel, merge_packs, write_pack
-from ganglion.engines.llama.concepts.steering import Steerer, variant_of
+from ganglion.engines.concepts.pack import ConceptPack, PackManifest, PackModel, merge_packs, write_pack
+from ganglion.engines.concepts.steering import Steerer, variant_of
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.native.context import NativeContext
 from ganglion.engines.llama.native.library import open_library

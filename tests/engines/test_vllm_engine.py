@@ -213,7 +213,8 @@ async def test_a_call_that_is_asked_for_is_made(engine: VllmEngine) -> None:
         "the weather",
         {"type": "object", "properties": {"city": {"enum": ["Rome"]}}, "required": ["city"]},
     )
-    prompt = ChatPrompt((Message("user", "Weather in Rome?"),), tool_use=ToolUse((tool,), choice="required"))
+    use = ToolUse((tool,), choice="required", is_parallel=False)
+    prompt = ChatPrompt((Message("user", "Weather in Rome?"),), tool_use=use)
     events = await answer(engine, asked(prompt=prompt, max_tokens=100))
     assert finish_of(events).reason == "tool_calls"
     [call] = [block for block in fold(events).blocks if block.kind == "tool_call"]

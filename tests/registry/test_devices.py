@@ -133,7 +133,7 @@ async def test_the_processor_is_listed_where_no_card_can_be_used(nvml, can_accel
 
 def test_what_is_free_is_read_now() -> None:
     devices = DeviceMonitor(lambda: MEMORY, cpu_name="x", nvml=Driver(), can_accelerate=True)
-    assert devices.free_video_bytes() == 1030 * 2**20
+    assert devices.free_video_bytes() == tuple(card << 20 for card in (30, 1000))
 
 
 async def test_a_driver_that_hangs_holds_up_no_request(monkeypatch) -> None:

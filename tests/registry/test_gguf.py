@@ -63,6 +63,7 @@ def test_a_file_says_what_it_is(file: Path) -> None:
         parameters=16,
         capabilities=("chat", "completion"),
         embedding_length=64,
+        block_bytes=(64, 0),
     )
 
 

@@ -11,7 +11,7 @@ from ganglion.scheduler.pool import KvPool
 from ganglion.scheduler.prefix import BLOCK
 from ganglion.scheduler.scheduler import Scheduler
 from ganglion.scheduler.sequence import Sequence
-from ganglion.scheduler.slot_table import PoolShape
+from ganglion.scheduler.slot_table import NEAR, PoolShape
 from ganglion.scheduler.slots import Copy, Discard, KvContextShape, Move, Restore, Save, Share, Slot, Trim
 from ganglion.scheduler.step import Step
 from support.examples import examples
@@ -20,7 +20,17 @@ SHAPE = PoolShape(
     kv_contexts=(KvContextShape(3, 48, False), KvContextShape(2, 96, False), KvContextShape(4, 160, True)),
     parked_tokens=200,
 )
-
+COMPACT = PoolShape(
+    kv_contexts=(
+        KvContextShape(1, 96, False, is_exact=True),
+        KvContextShape(5, 64, False),
+        KvContextShape(4, 160, True),
+    ),
+    parked_tokens=200,
+    is_parked=False,
+    is_compact=True,
+)
+"""As on a GPU: all who run in one context, side by side, and nothing is parked."""
 
 STEP_S = 0.4
 
@@ -164,11 +174,12 @@ ACTIONS = st.lists(
 )
 
 
+@pytest.mark.parametrize("shape", [pytest.param(SHAPE, id="processor"), pytest.param(COMPACT, id="gpu")])
 @settings(max_examples=examples(300))
 @given(ACTIONS)
-def test_any_interleaving_computes_every_sequence_from_its_own_tokens_and_loses_none(actions):
-    subject, pool = scheduler()
-    device = Device(SHAPE)
+def test_any_interleaving_computes_every_sequence_from_its_own_tokens_and_loses_none(shape, actions):
+    subject, pool = scheduler(shape)
+    device = Device(shape)
     sequences: dict[int, Sequence] = {}
     now_s, number = 0.0, 0
     for action in actions:
@@ -203,11 +214,48 @@ def test_any_interleaving_computes_every_sequence_from_its_own_tokens_and_loses_
     assert not sequences
     assert subject.is_idle
     check_hot(pool, device)
-    assert sum(len(blob) for blob in device.blobs.values()) == pool.parked_tokens <= SHAPE.parked_tokens
-    private = sum(
-        len(held) for slot, held in device.cells.items() if not SHAPE.kv_contexts[slot.kv_context].is_shared
-    )
+    assert sum(len(blob) for blob in device.blobs.values()) == pool.parked_tokens <= shape.parked_tokens
+    private = sum(len(held) for slot, held in device.cells.items() if is_private(shape, slot))
     assert private <= pool.used_cells <= pool.total_cells
+
+
+def is_private(shape: PoolShape, slot: Slot) -> bool:
+    context = shape.kv_contexts[slot.kv_context]
+    return not context.is_shared and not context.is_exact
+
+
+def test_those_who_run_lie_side_by_side_and_in_order():
+    subject, pool = scheduler(COMPACT)
+    device = Device(COMPACT)
+    sequences = {n: sequence(n, [n + 50] * (20 - n), max_tokens=20) for n in range(4)}
+    for each in list(sequences.values()):
+        subject.add(each)
+    while sequences:
+        step = subject.plan(0.0)
+        assert step is not None
+        slots = [pool.slot(chunk.sequence).index for chunk in step.chunks]
+        assert slots == sorted(slots)
+        device.run(step, pool, sequences)
+        conclude(subject, step, sequences)
+    assert not device.blobs, "who gives way is forgotten"
+
+
+def test_a_newcomer_takes_a_slot_near_those_who_run_and_not_the_one_idle_for_longest():
+    shape = PoolShape(
+        (KvContextShape(80, 64, False), KvContextShape(2, 160, True)), 0, is_parked=False, is_compact=True
+    )
+    subject, pool = scheduler(shape, parallel=80)
+    device = Device(shape)
+    sequences = {n: sequence(n, [n] * 20, max_tokens=1) for n in range(80)}
+    for each in list(sequences.values()):
+        subject.add(each)
+    run_until(subject, pool, device, sequences, lambda: not sequences)
+    for number, tokens in ((100, [70] * 22), (101, [900] * 20)):
+        sequences[number] = sequence(number, tokens, max_tokens=8)
+        subject.add(sequences[number])
+        run_until(subject, pool, device, sequences, lambda count=number - 99: subject.running == count)
+    assert sequences[100].cached_tokens == 20
+    assert 0 < abs(pool.slot(100).index - pool.slot(101).index) <= NEAR
 
 
 def check_hot(pool: KvPool, device: Device) -> None:

@@ -23,11 +23,12 @@ from ganglion.cli.model_builder import (
     check_engines,
 )
 from ganglion.cli.model_layout import Cards
+from ganglion.cli.system.library_choice import settle_library
 from ganglion.config import Config
 from ganglion.core.errors import GanglionError, InvalidValue
 from ganglion.core.home import home_folder
 from ganglion.engines.resources import free_bytes
-from ganglion.engines.table import ENGINES
+from ganglion.engines.table import ENGINES, EngineName
 from ganglion.registry.files.model_files import read_model_facts
 from ganglion.registry.hub.embedded import SMOLLM2
 from ganglion.registry.loading.candidate import Candidate
@@ -109,7 +110,7 @@ def compose(
     *,
     bar: Bar | None = None,
     is_kv_kept: bool = False,
-    free_video_bytes: Callable[[], int | None] = lambda: None,
+    free_video_bytes: Callable[[EngineName], tuple[int, ...] | None] = lambda _: None,
     cards: Cards = tuple,
 ) -> _Composition:
     """An engine that holds the named models and finds others by name; nothing is opened yet."""
@@ -120,6 +121,7 @@ def compose(
     context = BuildContext(config, home, hub, bar, is_kv_kept, free_video_bytes, packs, cards)
     models = _models(names, served_names, finder, context)
     chat_template(config.engine.chat_template)
+    settle_library()
     _refuse_if_none_can_be_read(models.warm)
     refuse_if_one_fits_none(packs, models.warm)
 

@@ -83,7 +83,7 @@ class Conversion:
                 hint="Free space, or set GANGLION_HOME to a folder on another disk.",
                 extras={"required_bytes": size_bytes, "free_bytes": free},
             )
-        # What is left of one that was killed; its process may still write there, so that name is not used again.
+        # What is left of one that was killed: its process may still write there, so no name is used twice.
         for left in self.target.parent.glob(f".{self.target.stem}.*{_PARTIAL}"):
             left.unlink(missing_ok=True)
         partial = self.target.with_name(f".{self.target.stem}.{uuid.uuid4().hex[:8]}{_PARTIAL}")

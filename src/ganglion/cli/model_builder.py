@@ -25,6 +25,7 @@ from ganglion.core.model import ModelFacts
 from ganglion.core.sampling import merge
 from ganglion.engines.choice import EngineChoice, runners_of
 from ganglion.engines.device_layout import refuse_unhonoured, refuse_where_none_honours
+from ganglion.engines.resources import usable_video_bytes
 from ganglion.engines.settings import EngineSettings
 from ganglion.engines.table import ENGINES, EngineName
 from ganglion.registry.files.formats import Format
@@ -64,8 +65,8 @@ class BuildContext:
     """Made when it is first needed: most starts fetch nothing."""
     bar: Bar | None = None
     is_kv_kept: bool = True
-    free_video_bytes: Callable[[], int | None] = lambda: None
-    """What is free on the accelerators that the library can use; None where there are none."""
+    free_video_bytes: Callable[[EngineName], tuple[int, ...] | None] = lambda _: None
+    """What is free on the accelerators that an engine can use; None where there are none."""
     packs: tuple[FoundPack, ...] = ()
     """The concept packs that the operator named."""
     cards: Cards = tuple
@@ -276,7 +277,7 @@ class ModelBuilder:
 
             yield report_and_show
 
-    def _gpu_layers(self, entry: ManifestEntry, engine: EngineName) -> int:
+    def _gpu_layers(self, entry: ManifestEntry, engine: EngineName) -> int | None:
         """Layers to put on a GPU, for an engine that leaves others on the processor."""
         configured = 0 if ENGINES[engine].fills_gpu else self._context.config.engine.gpu_layers
         return configured if entry.gpu_layers is None else entry.gpu_layers
@@ -316,7 +317,7 @@ class ModelBuilder:
         )
         settings = lay_out(
             settings,
-            settings.name,
+            choice.engine,
             self._asked_layout(options),
             self._context.cards,
             weights_bytes=facts.size_bytes,
@@ -324,7 +325,10 @@ class ModelBuilder:
         own = read_model_facts(self.path).sampling if choice.is_converted else facts.sampling
         facts = replace(facts, sampling=merge(entry.sampling, own))
         kind = ENGINES[choice.engine]
-        video = self._context.free_video_bytes() if settings.gpu_layers > 0 or kind.fills_gpu else None
+        may_accelerate = kind.fills_gpu or settings.gpu_layers != 0
+        free = self._context.free_video_bytes(choice.engine) if may_accelerate else None
+        split = [float(share) for share in (settings.gpu_split or "").split(",") if share]
+        video = None if free is None else usable_video_bytes(free, split, settings.gpu_main)
         build = kind.load()
         return build(facts, settings, free_memory=free_bytes, free_video_memory=video)
 

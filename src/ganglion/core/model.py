@@ -35,6 +35,8 @@ class ModelFacts:
     """How the vectors of an input's tokens become one, where the file says so."""
     embedding_length: int = 0
     """How wide the residual stream is, 0 where the file does not say."""
+    block_bytes: tuple[int, ...] = ()
+    """The bytes of each layer's weights, where the file says; the rest are embeddings and the output."""
 
     @property
     def can_generate(self) -> bool:

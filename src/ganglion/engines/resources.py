@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -181,3 +181,17 @@ def _resident_bytes(process_id: int | None, *, has_children: bool) -> int:
         return sum(int(each.memory_info().rss) for each in (process, *children))
     except (psutil.Error, OSError):
         return 0  # it is gone, or this process has no file handle left to look at it
+
+
+def usable_video_bytes(free: Sequence[int], split: Sequence[float] = (), main: int | None = None) -> int:
+    """What of the devices' free memory a model can take that is divided among them, or lies on the main one.
+
+    Unasked it is divided by what is free; in given shares, the device that is full first sets the bound.
+    """
+    if main is not None:
+        return free[main] if main < len(free) else 0
+    if not split:
+        return sum(free)
+    total = sum(split)
+    shares = [(share, free[number] if number < len(free) else 0) for number, share in enumerate(split)]
+    return min((int(room * total / share) for share, room in shares if share > 0), default=0)

@@ -15,6 +15,9 @@ from ganglion.engines.vllm_settings import VllmSettings
 _KvType = Literal["f16", "q8_0", "q4_0"]
 
 
+_SHARES = r"^\d{1,6}(\.\d{1,6})?(,\d{1,6}(\.\d{1,6})?){0,63}$"
+
+
 class EngineSettings(Struct, frozen=True):
     """How models are run; None lets the engine decide from the model and the machine.
 
@@ -27,7 +30,13 @@ class EngineSettings(Struct, frozen=True):
     parallel: Sequences that run at once; further ones wait.
     queue_limit: Requests that may wait besides; more are refused with `overloaded`.
     kv_type: Element type of the KV cache.
-    gpu_layers: Layers to run on a GPU, for a library that was built for one.
+    gpu_layers: Layers to run on a GPU, the output counted as one; left out, all where the library knows a GPU
+        and they fit, else as many as do; 0 for none.
+    gpu_split: How much of the layers each GPU takes, in their order, as in `3,1`; left out, by what is free
+        on each.
+    gpu_main: The GPU, counted from 0, that takes the whole model in place of a split.
+    graph_sampling: Draw tokens on the device that computes the logits, so that these need not leave it; a
+        request that this cannot express is sampled on the processor. Left out, on a GPU only.
     deterministic: Make an answer independent of what else is running; slower.
     recast: Repack Q4_1 weights into another form of the same numbers, which is faster for batches and
         prompts.
@@ -49,7 +58,10 @@ class EngineSettings(Struct, frozen=True):
     parallel: Annotated[int, Meta(ge=1)] = 64
     queue_limit: Annotated[int, Meta(ge=0)] = 256
     kv_type: _KvType = "f16"
-    gpu_layers: Annotated[int, Meta(ge=0)] = 0
+    gpu_layers: Annotated[int, Meta(ge=0)] | None = None
+    gpu_split: Annotated[str, Meta(pattern=_SHARES)] | None = None
+    gpu_main: Annotated[int, Meta(ge=0, le=63)] | None = None
+    graph_sampling: bool | None = None
     # An answer does not depend on its neighbours; decoding is 20 to 30 % slower.
     is_deterministic: bool = field(default=False, name="deterministic")
     is_recast: bool = field(default=True, name="recast")

@@ -67,10 +67,6 @@ class _EngineKind:
     """`module:function` that looks at what is installed, without loading it: a DescribeEngine."""
     formats: tuple[str, ...] = ()
     """Formats of the files that it reads; empty for an engine whose models need none."""
-    layout: tuple[str, ...] = ()
-    """The fields of a DeviceLayout that it honours; any other is refused by its name."""
-    layout_section: str | None = None
-    """The section of its settings that has these fields; None where they stand among the others."""
     converts: tuple[str, ...] = ()
     """Formats whose files can be converted, once, into one that it reads."""
     converter: str = ""
@@ -84,6 +80,12 @@ class _EngineKind:
     python: str = ""
     """`module:function` from EngineSettings and the environment to the Python that it runs in, a path; empty
     for an engine that comes with Ganglion."""
+    abilities: tuple[str, ...] = ()
+    """What it can be asked for, for people; a model says what it can itself."""
+    layout: tuple[str, ...] = ()
+    """The fields of a DeviceLayout that it honours; any other is refused by its name."""
+    layout_section: str | None = None
+    """The section of its settings that has these fields; None where they stand among the others."""
 
     def load(self) -> _EngineFactory:
         """The factory, imported now and not before; raises EngineUnavailable."""
@@ -136,12 +138,14 @@ ENGINES: Final[dict[EngineName, _EngineKind]] = {
         has_plan=True,
         converter="ganglion.engines.llama.converter.convert:convert_checkpoint",
         context="ganglion.engines.llama.plan:context_of",
-        describe="ganglion.engines.llama.native.installed:describe",
+        abilities=("chat", "completion", "tools", "embeddings", "rerank", "scoring", "sessions", "readouts"),
+        describe="ganglion.engines.llama.native.library_files:describe",
     ),
     "vllm": _EngineKind(
         summary="runs Hugging Face checkpoints on GPUs, in an environment of its own",
         factory="ganglion.engines.vllm.engine:build_vllm",
         formats=("safetensors",),
+        abilities=("chat", "completion", "tools", "scoring"),
         layout=LAYOUT_FIELDS,
         layout_section="vllm",
         describe="ganglion.engines.vllm.installed:describe",
@@ -151,6 +155,7 @@ ENGINES: Final[dict[EngineName, _EngineKind]] = {
     "echo": _EngineKind(
         summary="repeats the prompt, for trying out clients",
         factory="ganglion.engines.echo.engine:build_echo",
+        abilities=("chat", "completion", "tools", "embeddings"),
         describe="ganglion.engines.echo.engine:describe_echo",
     ),
 }

@@ -7,10 +7,12 @@ neither of them knows this. An engine adds how its worker is planned, how the mo
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
+from functools import partial
 
+from ganglion.core.delivery import Room, Sink, give, pulled
 from ganglion.core.engine import ModelState, PlacedImage, ReadPrompt, TokenizerInfo
 from ganglion.core.errors import (
     GanglionError,
@@ -56,7 +58,7 @@ class WorkerEngine:
             chat_template=settings.chat_template,
             special_tokens=lambda: tokens.ready.special_tokens,
         )
-        if context > facts.context_length:
+        if context > facts.context_length > 0:
             _logger.warning(
                 "%s was trained on contexts of %d tokens; beyond that its answers degrade (context is %d)",
                 settings.model_id,
@@ -105,16 +107,18 @@ class WorkerEngine:
             readout=self.tokens.readout,
         )
 
-    async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
+    def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """Answer one request."""
+        return pulled(partial(self.generate_into, request))
+
+    async def generate_into(self, request: Request, sink: Sink[Event]) -> None:
+        """Answer one request, delivering what comes of it."""
         if (error := self._refusal()) is not None:
-            yield Failed(error)
+            await give(sink, Failed(error))
             return
         self._in_flight += 1
         try:
-            async with aclosing(self._text.generate(request)) as events:
-                async for event in events:
-                    yield self._laid_out(event) if request.wants_readout else event
+            await self._text.generate_into(request, self._laid_out(sink) if request.wants_readout else sink)
         finally:
             self._in_flight -= 1
 
@@ -139,11 +143,19 @@ class WorkerEngine:
             extras={"queue_depth": self._settings.queue_limit},
         )
 
-    def _laid_out(self, event: Event) -> Event:
+    def _laid_out(self, sink: Sink[Event]) -> Sink[Event]:
         """Says where readouts begin how many of their values belong to a layer."""
-        if not isinstance(event, Started):
-            return event
-        return replace(event, readout_concepts=len(self.tokens.ready.concepts))
+        concepts = len(self.tokens.ready.concepts)
+
+        def say(events: Sequence[Event]) -> Room:
+            return sink(
+                [
+                    replace(event, readout_concepts=concepts) if isinstance(event, Started) else event
+                    for event in events
+                ]
+            )
+
+        return say
 
     @contextmanager
     def _counted(self) -> Iterator[None]:

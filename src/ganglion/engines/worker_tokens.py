@@ -5,13 +5,14 @@ the worker runs makes no difference here.
 """
 
 import asyncio
+import logging
 from array import array
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
 from functools import partial
 from time import monotonic
 from typing import Final
 
+from ganglion.core.delivery import Room, Sink, give, pulled
 from ganglion.core.engine import ReadoutManifest
 from ganglion.core.errors import (
     ContextLengthExceeded,
@@ -90,6 +91,9 @@ def no_second() -> None:
     """For an engine whose worker takes the device for itself."""
 
 
+_logger = logging.getLogger("ganglion.engines")
+
+
 class WorkerTokens:
     """Runs token lists, and answers questions about them, in a supervised worker."""
 
@@ -132,6 +136,8 @@ class WorkerTokens:
         """Start the worker and wait until the model is loaded."""
         await self.supervisor.open()
         self.ready = (await self.supervisor.connection()).ready.result()
+        if self.ready.placement:
+            _logger.info("%s: %s", self._model_id, self.ready.placement)
 
     async def close(self) -> None:
         """Stop the workers; the first keeps its hot prefixes where there is a place for them."""
@@ -234,8 +240,12 @@ class WorkerTokens:
 
     # Token lists
 
-    async def run(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
+    def run(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         """Continue one token list."""
+        return pulled(partial(self.run_into, request))
+
+    async def run_into(self, request: TokenRequest, sink: Sink[TokenEvent]) -> None:
+        """Continue one token list, delivering what comes of it."""
         assert salt_covers_steering(request.salt, request.steering), "steered KV would be found by others"
         try:
             self._check(request)
@@ -248,16 +258,11 @@ class WorkerTokens:
                 )
             connection, admission = await self._admitted(key_of_tokens(request.salt, request.tokens))
             submit = _submit_frame(connection.new_id(), request, is_deterministic=self._is_deterministic)
-            async with aclosing(connection.updates(submit, partial(self._leave, admission))) as updates:
-                admission.interruptible(partial(connection.interrupt, submit.id, _interrupted()))
-                usage = Started(len(request.tokens))
-                async for update in updates:
-                    for event in _events_from(update, usage):
-                        if isinstance(event, Started):
-                            usage = event
-                        yield event
+            decoder = _UpdateDecoder(len(request.tokens), sink)
+            admission.interruptible(partial(connection.interrupt, submit.id, _interrupted()))
+            await connection.run(submit, decoder.feed, partial(self._leave, admission))
         except GanglionError as error:
-            yield Failed(error)
+            await give(sink, Failed(error))
 
     async def _enter(self, key: PromptKey) -> tuple[Connection, OnReleased]:
         """A worker to ask, and what to call once the worker has let go of what is done with it."""
@@ -330,21 +335,30 @@ def _submit_frame(number: int, request: TokenRequest, *, is_deterministic: bool)
     )
 
 
-def _events_from(update: SequenceUpdate, started: Started) -> list[TokenEvent]:
-    """What an update says, in the words of the event stream."""
-    events: list[TokenEvent] = []
-    if update.started is not None:
-        started = Started(*update.started)
-        events.append(started)
-    if update.prefilled is not None:
-        events.append(Progress("prefilled", *update.prefilled))
-    if update.scored:
-        events.append(Scored(tuple(_token(record) for record in update.scored)))
-    if update.pieces:
-        events.append(Pieces(tuple(_piece(record) for record in update.pieces)))
-    if update.end is not None:
-        events.append(_end(update.end, started))
-    return events
+class _UpdateDecoder:
+    """Puts the updates of one sequence into the words of the event stream."""
+
+    __slots__ = ("_sink", "_started")
+
+    def __init__(self, prompt_tokens: int, sink: Sink[TokenEvent]) -> None:
+        self._started = Started(prompt_tokens)
+        self._sink = sink
+
+    def feed(self, update: SequenceUpdate) -> Room:
+        """Give the events of an update to the sink."""
+        events: list[TokenEvent] = []
+        if update.started is not None:
+            self._started = Started(*update.started)
+            events.append(self._started)
+        if update.prefilled is not None:
+            events.append(Progress("prefilled", *update.prefilled))
+        if update.scored:
+            events.append(Scored(tuple([_token(record) for record in update.scored])))
+        if update.pieces:
+            events.append(Pieces(tuple([_piece(record) for record in update.pieces])))
+        if update.end is not None:
+            events.append(_end(update.end, self._started))
+        return self._sink(events) if events else None
 
 
 def _end(end: SequenceEnd, started: Started) -> Finished | Failed:
@@ -363,10 +377,10 @@ def _end(end: SequenceEnd, started: Started) -> Finished | Failed:
 
 
 def _piece(record: PieceRecord) -> Piece:
-    return Piece(record.text, tuple(_token(token) for token in record.tokens), record.is_special)
+    return Piece(record.text, tuple([_token(token) for token in record.tokens]), record.is_special)
 
 
 def _token(record: TokenRecord) -> Token:
-    top = tuple(Alternative(*each) for each in record.top)
+    top = tuple([Alternative(*each) for each in record.top]) if record.top else ()
     readout = tuple(array("f", record.readout)) if record.readout else ()
     return Token(record.id, record.piece, record.position, record.logprob, top, readout, record.rank)

@@ -42,8 +42,19 @@ _MEMORY = 0.3
 class Pace:
     """Turns a time budget into tokens; work is counted in tokens at an empty context."""
 
-    def __init__(self, step_s: float, largest_chunk: int, largest_background: int | None = None) -> None:
-        """`largest_background` is the largest chunk of a step in the background."""
+    def __init__(
+        self,
+        step_s: float,
+        largest_chunk: int,
+        largest_background: int | None = None,
+        *,
+        first_work: float | None = None,
+    ) -> None:
+        """`largest_background` is the largest chunk of a step in the background.
+
+        `first_work` is the budget before anything was measured; left out, a tile.
+        """
+        self._first_work = TILE if first_work is None else first_work
         self._step_s = step_s
         self.largest_chunk = largest_chunk
         self.largest_background = largest_chunk if largest_background is None else largest_background
@@ -70,14 +81,14 @@ class Pace:
     def budget(self, *, is_shared_with_decode: bool) -> float:
         """How much work fits into the next prefill step."""
         if self._unit_s is None:
-            return TILE
+            return self._first_work
         left_s = self._step_s - (self._decode_s if is_shared_with_decode else 0.0)
         return max(left_s / self._unit_s, SMALLEST_CHUNK)
 
     def background_budget(self, *, is_alone: bool) -> float:
         """How much work fits into the next step in the background, beside which others may run or wait."""
         if self._unit_s is None:
-            return TILE
+            return self._first_work
         budgets = _BACKGROUND_ALONE if is_alone else _BACKGROUND
         return max(budgets * self._step_s / self._unit_s, SMALLEST_CHUNK)
 

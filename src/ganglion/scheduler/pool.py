@@ -100,6 +100,16 @@ class KvPool:
             if len(entry.tokens) >= BLOCK and not self._catalogue.is_covered(entry, by_longer=True)
         )
 
+    def lengths(self, kv_context: int) -> tuple[int, ...]:
+        """How many tokens each slot of a context holds once all moves are carried out."""
+        slots = self._contexts[kv_context].slots
+        return tuple(0 if entry is None else len(entry.tokens) for entry in slots)
+
+    @property
+    def is_compact(self) -> bool:
+        """Whether those who run in a private context lie side by side, and are planned in that order."""
+        return self._shape.is_compact
+
     # The verbs
 
     def attach(
@@ -203,8 +213,11 @@ class KvPool:
     def sweep(self) -> None:
         """Park what is idle in the shared context while others run there: every query scans every cell.
 
-        What shares most of its cells stays: parking would copy all of it, to free a few.
+        What shares most of its cells stays: parking would copy all of it, to free a few. So does everything
+        where nothing is parked, until its room is needed.
         """
+        if not self._shape.is_parked:
+            return
         slots = [entry for entry in self._shared.slots if entry is not None]
         if any(entry.owner is not None for entry in slots):
             for entry in slots:

@@ -267,6 +267,8 @@ class Scheduler:
         if not live:
             return None
         kv_context, variant = group
+        if self._pool.is_compact:
+            live = tuple(sorted(live, key=lambda chunk: self._pool.slot(chunk.sequence).index))
         return Step(self._pool.take_moves(), kv_context, live, is_decode=False, variant=variant)
 
     # Admission and preemption

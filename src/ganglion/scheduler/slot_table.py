@@ -23,6 +23,8 @@ from ganglion.scheduler.slots import (
     Trim,
 )
 
+NEAR: Final = 32
+"""How many slots may lie idle between two in use: their rows cost a device less than a batch of its own."""
 SHARE_FROM: Final = 256
 """A prefix in the shared context that is at least this long is worth reading once for all who share it."""
 
@@ -40,6 +42,11 @@ class PoolShape:
     parking. Nothing in main memory; each piece is a copy of its own for every layer of a GPU."""
     can_move: bool = True
     """Whether KV can be carried from one context to another."""
+    is_parked: bool = True
+    """Whether what gives way is kept in a blob; else it is computed again, where that is as quick and saving
+    it would hold up whoever decodes."""
+    is_compact: bool = False
+    """Whether those who run lie side by side in private contexts: every gap costs a pass over the weights."""
 
 
 @dataclass(slots=True)
@@ -140,6 +147,8 @@ class SlotTable:
     def _free_slot(self, number: int, keep: KvEntry | None) -> Slot | None:
         """An empty slot of a context, or that of the entry which was idle for longest."""
         context = self.contexts[number]
+        if self._shape.is_compact and not context.shape.is_shared:
+            return self._nearest_slot(number, keep)
         for index, entry in enumerate(context.slots):
             if entry is None:
                 return Slot(number, index)
@@ -150,6 +159,30 @@ class SlotTable:
         slot = oldest.slot
         self.evict(oldest)
         return slot
+
+    def _nearest_slot(self, number: int, keep: KvEntry | None) -> Slot | None:
+        """A slot near those in use: there an empty one, or that of the entry which was idle for longest."""
+        slots = self.contexts[number].slots
+        active = [index for index, entry in enumerate(slots) if entry is not None and entry.owner is not None]
+
+        def rank(index: int) -> tuple[int, bool, int, int]:
+            distance = min((abs(index - each) for each in active), default=0)
+            entry = slots[index]
+            age = -1 if entry is None else last_used(entry)
+            return max(distance - NEAR, 0), entry is not None, age, index
+
+        free = [
+            index
+            for index, entry in enumerate(slots)
+            if entry is None or (entry.owner is None and entry is not keep)
+        ]
+        if not free:
+            return None
+        index = min(free, key=rank)
+        entry = slots[index]
+        if entry is not None:
+            self.evict(entry)
+        return Slot(number, index)
 
     def _shared_slot(self, room: int, keep: KvEntry | None) -> Slot | None:
         if self.is_shared_locked or not self._can_make_room(room, keep=keep):
@@ -262,7 +295,9 @@ class SlotTable:
             self.forget(self._catalogue.oldest_parked())
 
     def _is_worth_parking(self, entry: KvEntry, slot: Slot) -> bool:
-        if len(entry.tokens) < BLOCK or (not self._shape.can_move and self.is_exact(slot)):
+        if not self._shape.is_parked or len(entry.tokens) < BLOCK:
+            return False
+        if not self._shape.can_move and self.is_exact(slot):
             return False
         is_shared = slot.kv_context == self.shared_context
         cost_tokens = self._shape.run_tokens * self.shared.cells.runs(slot.index) if is_shared else 0

@@ -1,11 +1,9 @@
 """A node's description of itself: the body of `GET /discovery`."""
 
-from typing import Literal
-
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from ganglion.core.machine import Machine
+from ganglion.core.machine import LibrarySource, Machine
 
 _encode = msgspec.json.Encoder().encode
 
@@ -43,7 +41,7 @@ class EngineVersion(msgspec.Struct, frozen=True):
 
     name: str
     version: str
-    library: Literal["bundled", "GANGLION_LIBLLAMA"] | None
+    library: LibrarySource | None
     accelerators: list[str] | None
     layout: list[str]
 

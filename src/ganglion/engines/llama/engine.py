@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from ganglion.core.engine import Embedded, EmbedRequest, ModelState, Ranked, RankRequest
-from ganglion.core.errors import InsufficientMemory, InvalidValue
+from ganglion.core.errors import InsufficientMemory
 from ganglion.core.model import ModelFacts
-from ganglion.engines.llama.embedder import WorkerEmbedder
+from ganglion.engines.embedder import WorkerEmbedder
 from ganglion.engines.llama.faults import InjectedFault
 from ganglion.engines.llama.plan import EnginePlan, plan
 from ganglion.engines.llama.tokens import worker_tokens
@@ -66,22 +66,14 @@ class LlamaEngine(WorkerEngine):
     async def embed(self, request: EmbedRequest) -> Embedded:
         """Embed every input."""
         self._check(request.model)
-        if self.tokens.ready.ranks:
-            raise InvalidValue(
-                f"The model {request.model!r} ranks documents and makes no embeddings.",
-                param="model",
-                hint="Ask it through /v1/rerank, or name another model.",
-            )
         with self._embedding():
-            return await self._embedder.embed(
-                request.inputs, is_normalized=request.is_normalized, tenant=request.tenant
-            )
+            return await self._embedder.embed(request)
 
     async def rank(self, request: RankRequest) -> Ranked:
         """Rank every document."""
         self._check(request.model)
         with self._embedding():
-            return await self._embedder.rank(request.query, request.documents, request.tenant)
+            return await self._embedder.rank(request)
 
     @contextmanager
     def _embedding(self) -> Iterator[None]:

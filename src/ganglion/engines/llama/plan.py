@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
-from ganglion.core.errors import InsufficientMemory, InsufficientVideoMemory, InvalidValue
+from ganglion.core.errors import InsufficientMemory, InvalidValue
 from ganglion.core.model import ModelFacts, Pooling
+from ganglion.engines.llama import gpu_plan
 from ganglion.engines.llama.faults import InjectedFault
 from ganglion.scheduler.slots import KvContextShape
 
@@ -88,6 +89,8 @@ ELEMENT_BYTES: Final = {"f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
 _OVERHEAD_BYTES: Final = 192 * 2**20
 """The worker's interpreter, the library and compute buffers of a small model."""
 
+STEP_S: Final = 0.55
+"""How long whoever decodes on processors may wait for a prompt beside it."""
 _NICENESS: Final = 5
 """Of a second worker: a quarter of the time where the first one wants all of it, so that neither starves."""
 _REPACK_QUANTISATIONS: Final = frozenset({"Q4_1"})
@@ -116,13 +119,23 @@ class EnginePlan:
     """Of the accelerator's."""
     is_repacked: bool = False
     """Whether slow weights are held in a faster form."""
-    step_s: float = 0.55
+    step_s: float = STEP_S
     kv_folder: str | None = None
     kv_folder_bytes: int = 0
     faults: tuple[InjectedFault, ...] = ()
     vectors: VectorPlan = VectorPlan()
     concepts: tuple[str, ...] = ()
     """Concept packs, by the path of their vectors."""
+    is_accelerated: bool = False
+    """Whether layers run on an accelerator whose memory is known, so that batches and slots are its own."""
+    gpu_split: tuple[float, ...] = ()
+    """How much of the layers each accelerator takes; empty divides by what is free."""
+    gpu_main: int | None = None
+    """The accelerator that takes the whole model; None divides it among all."""
+    layer_count: int = 0
+    """How many layers there are, the output counted."""
+    samples_in_graph: bool = False
+    """Whether tokens are drawn where the logits are, wherever a request allows it."""
     niceness: int = 0
     """How far the worker stands back behind others that want the processor."""
 
@@ -136,11 +149,30 @@ class EnginePlan:
     @property
     def largest_background(self) -> int:
         """How many rows a batch in the background may have; an accelerator's kernels have other tiles."""
+        if self.is_accelerated:
+            return gpu_plan.BATCH
         return LARGEST_CHUNK if self.gpu_layers else LARGEST_BACKGROUND
+
+    @property
+    def largest_chunk(self) -> int:
+        """How many tokens of prompts a step beside decoding may have."""
+        return gpu_plan.BATCH if self.is_accelerated else LARGEST_CHUNK
+
+    @property
+    def first_work(self) -> float | None:
+        """How many tokens the first prompt step has, before there is a pace; None keeps to a tile."""
+        return gpu_plan.FIRST_WORK if self.is_accelerated else None
+
+    def micro_batch(self, number: int) -> int:
+        """How many rows of a batch the library computes at once."""
+        batch = self.batch(number)
+        return min(batch, gpu_plan.MICRO_BATCH) if self.is_accelerated else batch
 
     def batch(self, number: int) -> int:
         """How many rows a batch of a context may have."""
         shape = self.kv_contexts[number]
+        if self.is_accelerated:
+            return gpu_plan.BATCH
         return max(self.largest_background if shape.is_shared else LARGEST_CHUNK, shape.slots)
 
     @property
@@ -173,6 +205,20 @@ def plan(
         raise InvalidValue(f"{facts.path} does not say how long its context is.", param="model")
     context = context_of(settings.context, facts.context_length)
     kv_tokens = settings.kv_tokens or context + DEFAULT_EXTRA
+    element_bytes = ELEMENT_BYTES[settings.kv_type]
+    split = gpu_plan.split_of(settings)
+    layers = settings.gpu_layers or 0
+    if free_video_bytes is not None and settings.gpu_layers != 0:
+        share = gpu_plan.share_of(
+            settings,
+            facts,
+            least_tokens=kv_tokens,
+            context=context,
+            element_bytes=element_bytes,
+            free=free_video_bytes,
+        )
+        layers, kv_tokens = share.layers, share.kv_tokens
+    is_accelerated = layers > 0 and free_video_bytes is not None
     if kv_tokens < context:
         raise InvalidValue(
             f"A pool of {kv_tokens} tokens cannot hold one sequence of {context}.",
@@ -186,28 +232,25 @@ def plan(
             hint="Leave --kv-type at f16, or leave --deterministic out.",
         )
     divide = _deterministic_contexts if settings.is_deterministic else _kv_contexts
+    if is_accelerated and not settings.is_deterministic:
+        divide = _gpu_contexts
     kv_contexts = divide(context, kv_tokens, settings.parallel) if facts.can_generate else (_NO_KV_CONTEXT,)
     total = sum(shape.total_cells for shape in kv_contexts)
-    parked = kv_tokens // 2 if facts.can_generate else 0
+    parked = min(kv_tokens, context + DEFAULT_EXTRA if is_accelerated else kv_tokens) // 2
+    parked = parked if facts.can_generate else 0
     vectors = _plan_vectors(facts, context, output_rows(facts.vocabulary_size))
-    element_bytes = ELEMENT_BYTES[settings.kv_type]
     required = facts.memory_bytes(total + parked, element_bytes) + _OVERHEAD_BYTES
     if "embeddings" in facts.capabilities:
         required += vectors.size_bytes  # else it is asked for when the first vector is
     video = 0
-    if free_video_bytes is not None and settings.gpu_layers > 0:
+    if is_accelerated:
+        assert free_video_bytes is not None
         # The layers, and the output beside them, take their weights and their cells along.
-        share = min(settings.gpu_layers / (facts.block_count + 1), 1.0)
-        video = int(facts.memory_bytes(total, element_bytes) * share)
+        video = gpu_plan.check_share(facts, layers, total, element_bytes, free_video_bytes)
         required -= video
-        if video > free_video_bytes:
-            raise InsufficientVideoMemory(
-                f"{settings.gpu_layers} layers of {facts.name or facts.path} need about {video >> 20} MiB of "
-                f"video memory and {free_video_bytes >> 20} MiB are free.",
-                free_mb=free_video_bytes >> 20,
-                required_mb=video >> 20,
-                hint="Lower --gpu-layers, --kv-tokens or --context, or choose a smaller model.",
-            )
+    samples_in_graph = settings.graph_sampling
+    if samples_in_graph is None:  # the logits are there only if the output is
+        samples_in_graph = is_accelerated and layers >= gpu_plan.layer_count(facts)
     if required > free_bytes:
         raise InsufficientMemory(
             f"{facts.name or facts.path} needs about {required >> 20} MiB of memory and "
@@ -224,9 +267,16 @@ def plan(
         parallel=min(settings.parallel, sum(shape.slots for shape in kv_contexts if not shape.is_exact)),
         threads=settings.threads or cores,
         kv_type=settings.kv_type,
-        gpu_layers=settings.gpu_layers,
+        gpu_layers=layers,
+        is_accelerated=is_accelerated,
+        gpu_split=split,
+        gpu_main=settings.gpu_main,
+        layer_count=gpu_plan.layer_count(facts),
+        samples_in_graph=samples_in_graph,
+        step_s=gpu_plan.STEP_S if is_accelerated else STEP_S,
         is_deterministic=settings.is_deterministic,
-        is_repacked=settings.is_recast and _gains_by_repacking(settings, facts, free_bytes - required),
+        is_repacked=settings.is_recast
+        and _gains_by_repacking(settings, facts, layers, free_bytes - required),
         required_bytes=required,
         video_bytes=video,
         # Deterministic sequences share no KV, not even with what they themselves were in an earlier life.
@@ -261,13 +311,13 @@ def plan_second(
     )
 
 
-def _gains_by_repacking(settings: "EngineSettings", facts: ModelFacts, left_bytes: int) -> bool:
+def _gains_by_repacking(settings: "EngineSettings", facts: ModelFacts, layers: int, left_bytes: int) -> bool:
     """Both forms lie in memory while they are loaded; deterministic mode keeps to the usual kernels."""
     return (
         facts.quantisation in _REPACK_QUANTISATIONS
         and facts.architecture in REPACK_ARCHITECTURES
         and facts.size_bytes <= min(_REPACK_BYTES, left_bytes)
-        and settings.gpu_layers == 0
+        and layers == 0
         and not settings.is_deterministic
     )
 
@@ -287,6 +337,17 @@ def _kv_contexts(context: int, kv_tokens: int, parallel: int) -> tuple[KvContext
     left = kv_tokens - sum(shape.total_cells for shape in private)
     shared = max(shared, left // CELL_STEP * CELL_STEP)
     return (*private, exact, KvContextShape(beside, shared, is_shared=True))
+
+
+def _gpu_contexts(context: int, kv_tokens: int, parallel: int) -> tuple[KvContextShape, ...]:
+    return gpu_plan.gpu_contexts(
+        context,
+        kv_tokens,
+        parallel,
+        cell_step=CELL_STEP,
+        exact_cells=_padded(min(context, EXACT_TOKENS)),
+        most_slots=MAX_SLOTS,
+    )
 
 
 def _deterministic_contexts(context: int, kv_tokens: int, parallel: int) -> tuple[KvContextShape, ...]:

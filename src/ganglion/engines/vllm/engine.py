@@ -1,19 +1,23 @@
 """vLLM as an Engine: chat and token sessions over a worker in vLLM's own environment."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
 import msgspec
 
-from ganglion.core.engine import ManagedEngine, ModelState
-from ganglion.core.errors import LoadFailed
+from ganglion.core.engine import Embedded, EmbedRequest, ManagedEngine, ModelState, Ranked, RankRequest
+from ganglion.core.errors import InvalidValue, LoadFailed
 from ganglion.core.model import ModelFacts
+from ganglion.engines.embedder import WorkerEmbedder
 from ganglion.engines.resources import free_bytes
 from ganglion.engines.settings import EngineSettings
 from ganglion.engines.supervision.supervisor import Supervisor
 from ganglion.engines.vllm.environment import WorkerFolder, check_python, computes_on_processor
 from ganglion.engines.vllm.installed import python_of
+from ganglion.engines.vllm.special_runs import served_facts
 from ganglion.engines.vllm.unsupported import check_request
 from ganglion.engines.vllm.vllm_plan import VllmPlan, plan
 from ganglion.engines.worker_engine import WorkerEngine
@@ -34,6 +38,7 @@ class VllmEngine(WorkerEngine):
         free_video_memory: int | None = None,
     ) -> None:
         """`free_memory` in bytes is what others leave; left out, it is what the machine has now."""
+        facts = served_facts(facts)
         self._python = python_of(settings.vllm.python, os.environ)
         self._on_processor = computes_on_processor(self._python)
         decided = plan(
@@ -62,6 +67,9 @@ class VllmEngine(WorkerEngine):
             has_children=True,
         )
         super().__init__(facts, settings, tokens, context=self.plan.context, limit=limit)
+        self._embedder = WorkerEmbedder(
+            tokens, longest=self.plan.context, vocabulary_size=facts.vocabulary_size
+        )
 
     async def open(self) -> None:
         """Start vLLM and wait until the model is loaded."""
@@ -78,12 +86,39 @@ class VllmEngine(WorkerEngine):
         await super().close()
         self._folder.remove()
 
+    async def embed(self, request: EmbedRequest) -> Embedded:
+        """Embed every input."""
+        self._check(request.model)
+        with self._pooling():
+            return await self._embedder.embed(request)
+
+    async def rank(self, request: RankRequest) -> Ranked:
+        """Rank every document."""
+        self._check(request.model)
+        with self._pooling():
+            return await self._embedder.rank(request)
+
+    @contextmanager
+    def _pooling(self) -> Iterator[None]:
+        """One request for vectors; vLLM runs a model to generate or to make them, and not both."""
+        if self._facts.can_generate:
+            raise InvalidValue(
+                f"The model {self._settings.model_id!r} generates text, and vLLM makes no vectors with it.",
+                param="model",
+                hint="Name an embedding or ranking model, or a GGUF file, which llama.cpp does both with.",
+            )
+        with self._counted():
+            yield
+
     def models(self) -> tuple[ModelState, ...]:
         """This model."""
         own = replace(
             self._state(),
             engine="vllm",
             memory_mb=self.plan.required_bytes >> 20,
+            # vLLM would read images; nothing hands it any yet.
+            capabilities=tuple(each for each in self._state().capabilities if each != "vision"),
+            kv_total=self.tokens.ready.kv_tokens,
             devices=("cpu",) if self._on_processor else self._settings.vllm.devices or ("gpu",),
             slots_total=self.plan.parallel,
         )

@@ -14,6 +14,12 @@ import msgspec
 
 from ganglion.core.errors import InsufficientMemory, InsufficientVideoMemory, InvalidValue
 from ganglion.core.model import ModelFacts
+from ganglion.engines.vllm.special_runs import (
+    CONCEPT_VARIABLES,
+    POOLING_ARGUMENTS,
+    check_concepts,
+    concept_arguments,
+)
 
 if TYPE_CHECKING:  # a worker reads plans and need not load how they are configured
     from ganglion.engines.settings import EngineSettings
@@ -57,6 +63,8 @@ class VllmPlan:
     """The KV cache where vLLM computes on the processor and `arguments` do not say."""
     required_bytes: int
     """Of the machine's memory, without the GPUs'."""
+    concepts: tuple[str, ...] = ()
+    """Files of the concept packs that are read out and steered by."""
     environment: dict[str, str] = field(default_factory=dict)
     bos_token: str = ""
     """The sign that begins a text, where the checkpoint has one."""
@@ -79,6 +87,13 @@ def plan(
     context = settings.context or min(facts.context_length or _DEFAULT_CONTEXT, _DEFAULT_CONTEXT)
     kv_bytes = _kv_bytes(settings, facts, context)
     arguments = {**_arguments(settings, facts, context), **_extra(own.extra)}
+    variables_of_concepts: dict[str, str] = {}
+    if settings.concepts:
+        check_concepts(settings, facts, arguments)
+        arguments.update(concept_arguments(context))
+        variables_of_concepts = dict(CONCEPT_VARIABLES)
+    if not facts.can_generate:
+        arguments.update(POOLING_ARGUMENTS, max_model_len=settings.context)
     if settings.kv_tokens is not None or own.kv_cache_gb is not None:
         arguments["kv_cache_memory_bytes"] = kv_bytes
     required = _OVERHEAD_BYTES + (facts.size_bytes + kv_bytes if on_processor else 0)
@@ -98,7 +113,8 @@ def plan(
         parallel=settings.parallel,
         processor_kv_bytes=kv_bytes,
         required_bytes=required,
-        environment=_environment(settings, variables),
+        concepts=settings.concepts,
+        environment=_environment(settings, variables) | variables_of_concepts,
         bos_token=facts.bos_token,
     )
 

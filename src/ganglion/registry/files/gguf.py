@@ -3,7 +3,8 @@
 import math
 import os
 import stat
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from reprlib import repr as shortened
 from typing import Final, Literal
@@ -85,6 +86,7 @@ class GgufFileFacts:
     parameters: int
     number: int = 1
     count: int = 1
+    block_bytes: Mapping[int, int] = field(default_factory=dict)
 
 
 def read_facts(path: Path) -> ModelFacts:
@@ -98,7 +100,8 @@ def read_facts(path: Path) -> ModelFacts:
     return replace(
         file.facts,
         size_bytes=file.facts.size_bytes + sum(size_bytes for size_bytes, _ in others),
-        parameters=file.parameters + sum(parameters for _, parameters in others),
+        parameters=file.parameters + sum(part.parameters for _, part in others),
+        block_bytes=_block_bytes([file, *(part for _, part in others)], file.facts.block_count),
     )
 
 
@@ -127,8 +130,14 @@ def _others(path: Path, count: int) -> list[tuple[int, Path]]:
     return [(number, other) for number, other in enumerate(paths, start=1) if number > 1]
 
 
-def _read_part(first: Path, path: Path, number: int, count: int) -> tuple[int, int]:
-    """Bytes and parameters of one further part."""
+def _block_bytes(files: list[GgufFileFacts], block_count: int) -> tuple[int, ...]:
+    """The bytes of each layer over all parts; empty where none is named as layers are."""
+    found = tuple(sum(file.block_bytes.get(number, 0) for file in files) for number in range(block_count))
+    return found if any(found) else ()
+
+
+def _read_part(first: Path, path: Path, number: int, count: int) -> tuple[int, GgufFileFacts]:
+    """Bytes and facts of one further part."""
     try:
         size_bytes = path.stat().st_size
         file = read_file(path)
@@ -142,7 +151,7 @@ def _read_part(first: Path, path: Path, number: int, count: int) -> tuple[int, i
             f"{path} says it is part {file.number} of {file.count}, expected part {number} of {count}.",
             hint=_DAMAGED_HINT,
         )
-    return size_bytes, file.parameters
+    return size_bytes, file
 
 
 def _not_alone(path: Path, file: GgufFileFacts) -> str:
@@ -183,14 +192,15 @@ def _file_facts(
     if number > count:
         raise MalformedGguf(f"it says it is part {number} of {count}")
     if number > 1:
-        return GgufFileFacts("part", None, header.parameters, number, count)
+        return GgufFileFacts("part", None, header.parameters, number, count, header.block_bytes)
     kind = _text(metadata, "general.type")
     if kind in _COMPANION_TYPES or _text(metadata, "general.architecture") in _COMPANION_ARCHITECTURES:
         return GgufFileFacts("companion", None, header.parameters)
     if not header.tensor_count and count == 1:
         raise MalformedGguf("it holds no weights, only a vocabulary")
     facts = _facts(path, status, header, reader)
-    return GgufFileFacts("model", facts, header.parameters, number, count)
+    file = GgufFileFacts("model", facts, header.parameters, number, count, header.block_bytes)
+    return replace(file, facts=replace(facts, block_bytes=_block_bytes([file], facts.block_count)))
 
 
 def _facts(path: Path, status: os.stat_result, header: GgufFileHeader, reader: GgufReader) -> ModelFacts:

@@ -7,6 +7,7 @@ The file is read through a window and never mapped: another program may cut it s
 mapping answers with SIGBUS and a read with fewer bytes.
 """
 
+import re
 import struct
 from dataclasses import dataclass
 from io import FileIO
@@ -23,6 +24,7 @@ _KEYS_LIMIT: Final = 1 << 16
 _TENSORS_LIMIT: Final = 1 << 16
 _STRINGS_LIMIT: Final = 2_000_000
 _KEY_BYTES_LIMIT: Final = 1 << 16
+_BLOCK_NAME: Final = re.compile(rb"blk\.(\d{1,5})\.")
 # Longer text (an embedded tokenizer.json) is left where it lies, as an array of bytes.
 _TEXT_BYTES_LIMIT: Final = 1 << 20
 _ARRAY_LIMIT: Final = 1 << 16
@@ -117,6 +119,8 @@ class GgufFileHeader:
     tensor_count: int
     parameters: int
     end: int
+    block_bytes: dict[int, int]
+    """The bytes of the weights whose name gives them to a layer."""
 
 
 class GgufReader:
@@ -138,9 +142,10 @@ class GgufReader:
         alignment = metadata.get("general.alignment", _ALIGNMENT_DEFAULT)
         if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
             raise MalformedGguf(f"general.alignment is {shortened(alignment)}, expected a power of two")
-        parameters, weight_bytes = self._tensors(tensor_count)
+        block_bytes: dict[int, int] = {}
+        parameters, weight_bytes = self._tensors(tensor_count, block_bytes)
         start = -(-self._offset // alignment) * alignment
-        return GgufFileHeader(version, metadata, tensor_count, parameters, start + weight_bytes)
+        return GgufFileHeader(version, metadata, tensor_count, parameters, start + weight_bytes, block_bytes)
 
     def strings(self, array: GgufArray, indices: frozenset[int]) -> dict[int, str]:
         """The strings at these indices of an array that `header()` walked over."""
@@ -240,29 +245,37 @@ class GgufReader:
         at = self._take(length)
         return self._window[at : at + length].decode(errors="replace")
 
-    def _tensors(self, tensor_count: int) -> tuple[int, int]:
-        """How many elements all tensors have, and where the last ends, counted from the first's start."""
+    def _tensors(self, tensor_count: int, block_bytes: dict[int, int]) -> tuple[int, int]:
+        """How many elements all tensors have, and where the last ends, counted from the first's start.
+
+        What belongs to a layer is added up in `block_bytes`.
+        """
         parameters = end = 0
         for _ in range(tensor_count):
-            elements, tensor_end = self._tensor()
+            elements, tensor_end = self._tensor(block_bytes)
             parameters += elements
             end = max(end, tensor_end)
         if parameters > _ELEMENTS_LIMIT:
             raise MalformedGguf(f"it announces {parameters} weights")
         return parameters, end
 
-    def _tensor(self) -> tuple[int, int]:
+    def _tensor(self, block_bytes: dict[int, int]) -> tuple[int, int]:
         name_bytes = self._count("bytes of a tensor's name", smallest_bytes=1, limit=_KEY_BYTES_LIMIT)
-        self._skip(name_bytes)
+        at = self._take(name_bytes)
+        block = _BLOCK_NAME.match(self._window, at, at + name_bytes)
         dimensions = self._uint32()
         if dimensions > 4:
             raise MalformedGguf(f"a tensor of {dimensions} dimensions")
         elements = 1
         for _ in range(dimensions):
             elements *= self._uint64()
-        block_elements, block_bytes = _BLOCKS.get(self._uint32(), (1, 0))
+        quant_elements, quant_bytes = _BLOCKS.get(self._uint32(), (1, 0))
         offset = self._uint64()
-        return elements, offset + elements // block_elements * block_bytes
+        size = elements // quant_elements * quant_bytes
+        if block is not None:
+            number = int(block[1])
+            block_bytes[number] = block_bytes.get(number, 0) + size
+        return elements, offset + size
 
     def _count(self, what: str, *, smallest_bytes: int, limit: int) -> int:
         count = self._uint64()

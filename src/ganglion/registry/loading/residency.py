@@ -11,8 +11,10 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Final, cast
 
+from ganglion.core.delivery import Sink, generate_into, give, pulled
 from ganglion.core.engine import (
     Activation,
     Embedded,
@@ -223,21 +225,22 @@ class Residency:
 
     # Answers
 
-    async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
+    def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """Answer with the named model, loading it when it is not here."""
+        return pulled(partial(self.generate_into, request))
+
+    async def generate_into(self, request: Request, sink: Sink[Event]) -> None:
+        """Deliver the named model's answer, loading it when it is not here."""
         try:
             resident = await self._resolve_for_request(request.model, request.tenant)
             with self._claimed(resident) as claim:
                 if await self._must_wait(resident, claim):
-                    yield Progress("queued", 0, resident.claims)
+                    await give(sink, Progress("queued", 0, resident.claims))
                     await self._loader.ensure_loaded(resident, claim, LoadOptions(), is_patient=True)
                 assert resident.engine is not None
-                resolved = replace(request, model=resident.id)
-                async with aclosing(resident.engine.generate(resolved)) as events:
-                    async for event in events:
-                        yield event
+                await generate_into(resident.engine, replace(request, model=resident.id), sink)
         except GanglionError as error:
-            yield Failed(error)
+            await give(sink, Failed(error))
 
     async def continue_tokens(self, model: str, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         """Run a token list on the named model, loading it when it is not here."""
@@ -341,7 +344,7 @@ class Residency:
             with resident.claimed() as claim:
                 yield claim
         finally:
-            if not resident.claims and resident.loading is None:
+            if not resident.is_established and not resident.claims and resident.loading is None:
                 self._table.drop_invented(resident)
 
     # Loading and unloading

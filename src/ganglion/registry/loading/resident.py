@@ -22,6 +22,8 @@ class Resident:
 
     def __init__(self, candidate: Candidate) -> None:
         self.candidate = candidate
+        self.id = candidate.id
+        """The name it is held under, whichever candidate has it."""
         self.is_pinned = candidate.is_pinned
         self.engine: ManagedEngine | None = None
         self.status: Status = "unloaded"
@@ -44,11 +46,6 @@ class Resident:
         self._claims: set[object] = set()
         self._next_claims: set[object] = set()
         self._changed = asyncio.Event()
-
-    @property
-    def id(self) -> str:
-        """The name it is held under."""
-        return self.candidate.id
 
     @property
     def is_idle(self) -> bool:

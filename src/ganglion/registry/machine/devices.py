@@ -55,10 +55,10 @@ class DeviceMonitor:
         """The accelerators as the driver lists them, whichever engine can use them; blocks on it."""
         return read_devices(self._nvml, self._read_memory())
 
-    def free_video_bytes(self) -> int | None:
-        """What is free on all cards together, now, or None where none can be used; blocks on the driver."""
+    def free_video_bytes(self) -> tuple[int, ...] | None:
+        """What is free on each card, now, or None where none can be used; blocks on the driver."""
         cards = read_devices(self._nvml, self._read_memory()) if self._can_accelerate else ()
-        return sum(card.memory_free_mb for card in cards) << 20 if cards else None
+        return tuple(card.memory_free_mb << 20 for card in cards) or None
 
 
 def _processor(name: str, memory: Memory) -> DeviceReading:

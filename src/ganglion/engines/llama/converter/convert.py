@@ -61,7 +61,7 @@ def convert_checkpoint(
 def _start(line: list[str], talk: int, folder: Path) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
-            command(_CHILD, *line),
+            command(_CHILD, str(os.getpid()), *line),
             stdin=subprocess.DEVNULL,
             stdout=talk,
             stderr=talk,

@@ -20,15 +20,16 @@ _OFFLINE: Final = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_D
 
 
 def main() -> None:
-    """Become the command that is given, confined."""
+    """Become the command that is given after the id of the parent, confined."""
+    parent, arguments = int(sys.argv[1]), sys.argv[2:]
     os.nice(_NICENESS)
     confine()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() == 1:  # it is gone already
+    if os.getppid() != parent:  # it is gone already
         sys.exit(1)
     environment = {name: value for name, value in os.environ.items() if name not in _OURS}
-    os.execve(sys.argv[1], sys.argv[1:], environment | _OFFLINE)  # noqa: S606 (no shell is wanted)
+    os.execve(arguments[0], arguments, environment | _OFFLINE)  # noqa: S606 (no shell is wanted)
 
 
 if __name__ == "__main__":

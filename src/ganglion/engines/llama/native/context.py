@@ -8,6 +8,7 @@ import numpy as np
 
 from ganglion.core.errors import EngineFailed
 from ganglion.engines.llama.native.arrays import Floats
+from ganglion.engines.llama.native.graph_chain import GraphChain
 from ganglion.engines.llama.native.library import Library
 from ganglion.engines.llama.native.sampler_chain import SamplerChain
 from ganglion.engines.llama.native.saved_state import SavedState
@@ -47,6 +48,8 @@ class NativeContext:
         self._batch.pos = ffi.cast("llama_pos *", self._positions.ctypes.data)
         self._batch.n_seq_id = ffi.cast("int32_t *", self._counts.ctypes.data)
         self._batch.seq_id = self._slot_pointers
+        self._copies: dict[int, int | None] = {}
+        """Slots that are copied with the next batch, each target with the length that it is cut to."""
         self._batch.logits = ffi.cast("int8_t *", self._has_output.ctypes.data)
 
     def decode(
@@ -74,6 +77,9 @@ class NativeContext:
         status = self._lib.llama_decode(self._pointer, self._batch[0])
         if status != 0:
             raise EngineFailed(f"llama_decode returned {status} for a batch of {row} tokens.")
+        self._copies.clear()
+        # A device computes on after `llama_decode`: who reads first would wait, in time that is nobody's.
+        self._lib.llama_synchronize(self._pointer)
         return rows
 
     def steer(self, vectors: Floats | None) -> None:
@@ -135,6 +141,9 @@ class NativeContext:
 
     def trim(self, slot: int, length: int) -> bool:
         """Forget a slot's positions from `length` on."""
+        held = self._copies.get(slot)
+        if held is not None:
+            self._copies[slot] = min(held, length)
         is_done: bool = self._lib.llama_memory_seq_rm(self._memory, slot, length, -1)
         return is_done
 
@@ -142,8 +151,27 @@ class NativeContext:
         """Let the target slot see the source's first cells; only in a unified context."""
         self._lib.llama_memory_seq_cp(self._memory, source, target, 0, length)
 
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Copy a slot's first cells into another slot; the device does it before the next batch."""
+        self._lib.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+        if not self.trim(target, length):
+            raise EngineFailed(f"The library could not cut slot {target} to {length} tokens.")
+        self._copies |= {source: None, target: length}
+
+    def _settle(self, slot: int) -> None:
+        """Let a copy that touches the slot be done now: the library does it with a batch, so one row is run.
+
+        Saving and loading read and write the cells themselves, and would otherwise come before it.
+        """
+        if slot not in self._copies:
+            return
+        target, length = next((slot, held) for slot, held in self._copies.items() if held is not None)
+        self.decode([(target, length, [0], False)])
+        self.trim(target, length)
+
     def save(self, slot: int) -> SavedState:
         """A slot's KV, to be loaded into any slot of any context of the same model."""
+        self._settle(slot)
         size = self._lib.llama_state_seq_get_size(self._pointer, slot)
         # So much earlier that the cells begin at a fixed place, however many empty streams precede them.
         stream = slot if self._streams > 1 else 0
@@ -165,6 +193,7 @@ class NativeContext:
 
     def try_load(self, slot: int, state: SavedState) -> bool:
         """Put saved KV into an empty slot, or leave it empty when it does not fit."""
+        self._settle(slot)
         address, size = state.framed(slot, self._streams)
         pointer = self._ffi.cast("const uint8_t *", address)
         read: int = self._lib.llama_state_seq_set_data(self._pointer, pointer, size, slot)
@@ -173,6 +202,23 @@ class NativeContext:
     def free(self) -> None:
         """Give the cache back."""
         self._lib.llama_free(self._pointer)
+
+    def attach(self, slot: int, chain: GraphChain) -> bool:
+        """Let a chain draw in the graph for the rows of a slot; says whether the device runs some of it."""
+        is_attached: bool = self._lib.llama_set_sampler(self._pointer, slot, chain.pointer)
+        return is_attached
+
+    def detach(self, slot: int) -> None:
+        """Give a slot's rows back to the host as logits."""
+        self._lib.llama_set_sampler(self._pointer, slot, self._ffi.NULL)
+
+    def drawn(self, row: int) -> tuple[int, float]:
+        """The token that the graph drew for a row of the last batch, and the sum of the row's logits."""
+        token: int = self._lib.llama_get_sampled_token_ith(self._pointer, row)
+        total = self._lib.llama_get_sampled_logits_ith(self._pointer, row)
+        if token < 0 or total == self._ffi.NULL:
+            raise EngineFailed(f"The library drew no token for row {row}.")
+        return token, float(total[0])
 
     def sample(self, chain: SamplerChain, row: int) -> int:
         """Draw a token from a row's logits."""

@@ -14,6 +14,7 @@ from typing import Any, Final
 import cffi
 
 from ganglion.core.errors import EngineUnavailable
+from ganglion.engines.llama.native.built import usable_build
 
 DECLARATIONS: Final = """
 typedef int32_t llama_pos; typedef int32_t llama_token; typedef int32_t llama_seq_id;
@@ -42,6 +43,19 @@ struct llama_context_params {
   void *samplers; size_t n_samplers; void *ctx_other;
 };
 struct llama_sampler_chain_params { bool no_perf; };
+typedef struct llama_logit_bias { llama_token token; float bias; } llama_logit_bias;
+struct llama_sampler_data { void *logits; void *probs; void *sampled; void *candidates; };
+struct llama_sampler_i {
+  const char *(*name)(const void *sampler); void (*accept)(void *sampler, llama_token token);
+  void (*apply)(void *sampler, void *candidates); void (*reset)(void *sampler);
+  void *(*clone)(const void *sampler); void (*free)(void *sampler);
+  bool (*backend_init)(void *sampler, void *buffer_type, uint32_t most_outputs);
+  void (*backend_accept)(void *sampler, void *arena, void *graph, void *token);
+  void (*backend_apply)(void *sampler, void *arena, void *graph, struct llama_sampler_data *data);
+  void (*backend_set_input)(void *sampler); void (*backend_reset)(void *sampler);
+  void (*copy_state)(const void *source, void *target);
+};
+struct llama_sampler { struct llama_sampler_i *iface; void *ctx; };
 struct ggml_init_params { size_t mem_size; void *mem_buffer; bool no_alloc; };
 struct gguf_init_params { bool no_alloc; void **ctx; };
 void llama_backend_init(void);
@@ -109,12 +123,29 @@ void *llama_sampler_init_temp_ext(float temperature, float range, float exponent
 void *llama_sampler_init_mirostat(int32_t vocabulary, uint32_t seed, float tau, float eta, int32_t m);
 void *llama_sampler_init_mirostat_v2(uint32_t seed, float tau, float eta);
 void *llama_sampler_init_dist(uint32_t seed);
+void *llama_sampler_init_greedy(void);
+void *llama_sampler_init_logit_bias(int32_t vocabulary, int32_t count, const llama_logit_bias *bias);
+void *llama_sampler_init(struct llama_sampler_i *interface, void *context);
+void llama_sampler_copy(const void *source, void *target);
+bool llama_set_sampler(void *context, llama_seq_id sequence, void *chain);
+llama_token llama_get_sampled_token_ith(void *context, int32_t row);
+float *llama_get_sampled_logits_ith(void *context, int32_t row);
+uint32_t llama_get_sampled_logits_count_ith(void *context, int32_t row);
+void llama_synchronize(void *context);
 llama_token llama_sampler_sample(void *chain, void *context, int32_t row);
 void llama_sampler_free(void *sampler);
 const char *ggml_get_name(const void *tensor);
 int64_t ggml_nelements(const void *tensor);
 size_t ggml_nbytes(const void *tensor);
 void ggml_backend_tensor_get(const void *tensor, void *data, size_t offset, size_t size);
+void *ggml_sum(void *arena, void *tensor);
+size_t llama_max_devices(void);
+size_t ggml_backend_dev_count(void);
+void *ggml_backend_dev_get(size_t number);
+const char *ggml_backend_dev_name(void *device);
+const char *ggml_backend_dev_description(void *device);
+int ggml_backend_dev_type(void *device);
+void ggml_backend_dev_memory(void *device, size_t *free, size_t *total);
 void *ggml_init(struct ggml_init_params params);
 void ggml_free(void *arena);
 size_t ggml_tensor_overhead(void);
@@ -144,6 +175,7 @@ void gguf_get_meta_data(const void *header, void *data);
 CPU_FLAGS: Final = ("avx2", "fma", "f16c", "bmi2")
 """What the wheel's kernels are compiled for; without them the first product is an illegal instruction."""
 
+_BUNDLED: Final = "xllamacpp"
 _ERROR_LEVEL: Final = 4
 
 
@@ -157,17 +189,23 @@ def missing_cpu_flags(cpuinfo: str) -> tuple[str, ...]:
 
 
 def library_path() -> Path:
-    """GANGLION_LIBLLAMA when set, else the pinned wheel's extension module."""
+    """GANGLION_LIBLLAMA when set, else what was built here, else the pinned wheel's extension module."""
     override = os.environ.get("GANGLION_LIBLLAMA")
     if override:
         return Path(override)
-    spec = importlib.util.find_spec("xllamacpp")
+    built = usable_build(os.environ)
+    return bundled_path() if built is None else built.path
+
+
+def bundled_path() -> Path:
+    """The pinned wheel's extension module; raises EngineUnavailable."""
+    spec = importlib.util.find_spec(_BUNDLED)
     for folder in (spec.submodule_search_locations or []) if spec is not None else []:
-        for path in Path(folder).glob("xllamacpp*.so"):
+        for path in Path(folder).glob(f"{_BUNDLED}*.so"):
             return path
     raise EngineUnavailable(
         "llama.cpp's library was not found.",
-        hint="Install it with: pip install xllamacpp, or point GANGLION_LIBLLAMA at a libllama.so.",
+        hint="Install it with: pip install xllamacpp, or build one: ganglion engines build llama --cpu",
         extras={"engine": "llama"},
     )
 
@@ -258,20 +296,28 @@ def _raw_bool(ffi: Any, struct: Any, field: str) -> int:
 def _unusable(reason: str) -> EngineUnavailable:
     return EngineUnavailable(
         f"llama.cpp cannot be used: {reason}.",
-        hint="Reinstall with the pinned version (pip install --force-reinstall xllamacpp), or unset "
-        "GANGLION_LIBLLAMA.",
+        hint="Reinstall with the pinned version (pip install --force-reinstall xllamacpp), build it again "
+        "(ganglion engines list says how), or unset GANGLION_LIBLLAMA.",
         extras={"engine": "llama"},
     )
 
 
-def open_library() -> Library:
+def open_library(path: Path | None = None) -> Library:
     """Find, load and check the library; typed errors say what is wrong with this machine."""
+    chosen = path or library_path()
+    if chosen.name.startswith(_BUNDLED) and not os.environ.get("GANGLION_LIBLLAMA"):
+        _check_processor()
+    return Library(chosen)
+
+
+def _check_processor() -> None:
+    """Raise what the bundled library would crash of."""
     cpuinfo = Path("/proc/cpuinfo")
     missing = missing_cpu_flags(cpuinfo.read_text()) if cpuinfo.exists() else ()
-    if missing and not os.environ.get("GANGLION_LIBLLAMA"):
+    if missing:
         raise EngineUnavailable(
             f"This CPU lacks {', '.join(missing)}, which the bundled llama.cpp is compiled for.",
-            hint="Build llama.cpp for this machine and point GANGLION_LIBLLAMA at its libllama.so.",
+            hint="Build llama.cpp for this machine: ganglion engines build llama --cpu (or point "
+            "GANGLION_LIBLLAMA at a libllama.so).",
             extras={"engine": "llama"},
         )
-    return Library(library_path())

@@ -14,6 +14,8 @@ from ganglion.engines.supervision.ipc import SpecialTokens
 _KV_TYPES: Final = {"f16": 1, "q4_0": 2, "q8_0": 8}
 _FLASH_ATTENTION: Final = {None: -1, False: 0, True: 1}
 _POOLINGS: Final[dict[Pooling, int]] = {"none": 0, "mean": 1, "cls": 2, "last": 3, "rank": 4}
+_WHOLE_MODEL: Final = 0
+"""How the library divides a model among GPUs: not at all."""
 _UNMAPPED: Final = 0
 """How the library loads a file that it reads whole."""
 _KEEPING_VOCABULARIES: Final = (1, 2)
@@ -24,10 +26,26 @@ _STRIPPING: Final = 128 | 256
 """Of tokens that swallow the white space on their left, or right."""
 
 
-def load_model(library: Library, path: str, *, gpu_layers: int, is_mapped: bool = True) -> "NativeModel":
-    """Load a model file; unless it is mapped, it may go when this returns."""
+def load_model(
+    library: Library,
+    path: str,
+    *,
+    gpu_layers: int,
+    gpu_split: tuple[float, ...] = (),
+    gpu_main: int | None = None,
+    is_mapped: bool = True,
+) -> "NativeModel":
+    """Load a model file; unless it is mapped, it may go when this returns.
+
+    The layers for GPUs are divided as `gpu_split` says, or all are put on `gpu_main`.
+    """
     params = library.lib.llama_model_default_params()
     params.n_gpu_layers = gpu_layers
+    shares = library.ffi.new("float[]", split_shares(gpu_split, library.lib.llama_max_devices()))
+    if gpu_split:
+        params.tensor_split = shares
+    if gpu_main is not None:
+        params.split_mode, params.main_gpu = _WHOLE_MODEL, gpu_main
     if not is_mapped:
         params.load_mode = _UNMAPPED
     pointer = library.lib.llama_model_load_from_file(os.fsencode(path), params)
@@ -37,6 +55,16 @@ def load_model(library: Library, path: str, *, gpu_layers: int, is_mapped: bool 
             hint="The file may be damaged, or of a kind that this llama.cpp does not know.",
         )
     return NativeModel(library, pointer)
+
+
+def split_shares(asked: tuple[float, ...], most_devices: int) -> list[float]:
+    """A share for each device that the library could know: it reads so many, whatever was asked."""
+    if len(asked) > most_devices:
+        raise LoadFailed(
+            f"gpu_split names {len(asked)} GPUs, and this llama.cpp knows {most_devices} at most.",
+            hint="Give as many shares as there are GPUs, as in --gpu-split 3,1.",
+        )
+    return [*asked, *[0.0] * (most_devices - len(asked))]
 
 
 class NativeModel:
@@ -168,6 +196,7 @@ class NativeModel:
         slots: int,
         is_unified: bool,
         batch: int,
+        micro_batch: int | None = None,
         threads: int,
         kv_type: str,
         flash_attention: bool | None,
@@ -176,12 +205,14 @@ class NativeModel:
     ) -> NativeContext:
         """A context over this model's weights; `cells` is the total over all slots.
 
+        Of a batch, `micro_batch` rows are computed at once; left out, all.
+
         With a `pooling` its batches give vectors: of each row with "none", else of each slot. An
         `eval_callback`, with its user data, sees its tensors; whoever gives it keeps both alive.
         """
         params = self.library.lib.llama_context_default_params()
         params.n_ctx = cells
-        params.n_batch = params.n_ubatch = batch
+        params.n_batch, params.n_ubatch = batch, micro_batch or batch
         params.n_seq_max = slots
         params.n_threads = params.n_threads_batch = threads
         params.flash_attn_type = _FLASH_ATTENTION[flash_attention]

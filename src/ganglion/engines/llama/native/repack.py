@@ -202,4 +202,10 @@ def load_planned(library: Library, plan: EnginePlan) -> NativeModel:
         )
     if plan.is_repacked:
         return load_repacked(library, plan.path)
-    return load_model(library, plan.path, gpu_layers=plan.gpu_layers)
+    return load_model(
+        library,
+        plan.path,
+        gpu_layers=plan.gpu_layers,
+        gpu_split=plan.gpu_split,
+        gpu_main=plan.gpu_main,
+    )

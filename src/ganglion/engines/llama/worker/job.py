@@ -6,12 +6,12 @@ import numpy as np
 
 from ganglion.core.events import Alternative, FinishReason, Piece, Token
 from ganglion.engines.answer_text import AnswerText
-from ganglion.engines.llama.concepts.steering import variant_of
+from ganglion.engines.concepts.steering import variant_of
 from ganglion.engines.llama.grammar.matcher import GrammarMatcher, OffGrammar
 from ganglion.engines.llama.native.arrays import Floats, Ids
 from ganglion.engines.llama.native.context import NativeContext
 from ganglion.engines.llama.native.model import NativeModel
-from ganglion.engines.llama.worker.sampling import NotANumber, NothingLeft, Sampler, logprobs
+from ganglion.engines.llama.worker.sampling import NotANumber, NothingLeft, Sampler, check_drawn, logprobs
 from ganglion.engines.llama.worker.scoring import PromptRecords, Vocabulary
 from ganglion.engines.supervision.ipc import PieceRecord, SequenceEnd, SequenceUpdate, Submit, TokenRecord
 from ganglion.scheduler.sequence import Sequence
@@ -36,6 +36,7 @@ class Job:
         *,
         readout: Spans = (),
         reads_outputs: bool = False,
+        samples_in_graph: bool = False,
     ) -> None:
         """`readout` are the positions to read; `reads_outputs` says that this takes their logits."""
         self.id = submit.id
@@ -53,6 +54,10 @@ class Job:
             ignore_eos=submit.stop.ignore_eos,
         )
         self._text = AnswerText(submit, lambda token: vocabulary[token][1])
+        is_plain = matcher is None and self._withheld is None and submit.top_logprobs is None
+        needs_rows = submit.score_ranges or (reads_outputs and readout)
+        self.draw = self._sampler.graph_draw() if samples_in_graph and is_plain and not needs_rows else None
+        """What the graph may draw for this job; None where its logits are wanted on the host."""
         self._first_token_s: float | None = None
         self._stop_token: int | None = None
         self._final: int | None = None
@@ -135,7 +140,7 @@ class Job:
     def _advance(
         self, context: NativeContext, row: int, context_length: int, now_s: float
     ) -> tuple[int | None, SequenceUpdate]:
-        token, record = self._choose(context, row, context.logits(row))
+        token, record = self._choose(context, row)
         count = self.sequence.generated_tokens + 1
         is_end = token in self._vocabulary.end_tokens and not self._stop.ignore_eos
         if is_end or token in self._stop_tokens:
@@ -181,9 +186,14 @@ class Job:
             return False
         return any(shown is token for piece in pieces for shown in piece.tokens)
 
-    def _choose(self, context: NativeContext, row: int, logits: Floats) -> tuple[int, Token]:
+    def _choose(self, context: NativeContext, row: int) -> tuple[int, Token]:
         position = len(self.sequence.tokens)
         count = self._submit.top_logprobs
+        if self.draw is not None and self.draw.is_in_graph:
+            token, total = context.drawn(row)
+            check_drawn(total)
+            return token, Token(token, self._vocabulary[token][0], position)
+        logits = context.logits(row)
         if count is None:
             token = self._draw(context, row, logits)
             return token, Token(token, self._vocabulary[token][0], position)

@@ -10,13 +10,14 @@ import numpy as np
 
 from ganglion.core.errors import EngineFailed, Overloaded
 from ganglion.core.model import WorkerLoad
-from ganglion.engines.llama.concepts.pack import ConceptBook
+from ganglion.engines.concepts.pack import ConceptBook
 from ganglion.engines.llama.faults import inject_faults
 from ganglion.engines.llama.grammar.matcher import GrammarMatcher, GrammarOutcome, GrammarService
 from ganglion.engines.llama.kv.hot_prefixes import HotPrefixes, LoadedPrefix, open_disk_cache
 from ganglion.engines.llama.kv.transfer import KvTransfer, KvTransferResult
 from ganglion.engines.llama.native.model import NativeModel
 from ganglion.engines.llama.plan import LARGEST_CHUNK, EnginePlan, output_rows
+from ganglion.engines.llama.worker.graph_sampling import GraphDraw
 from ganglion.engines.llama.worker.job import Job
 from ganglion.engines.llama.worker.runner import BackgroundStep, Runner
 from ganglion.engines.llama.worker.sampling import NotANumber
@@ -109,11 +110,13 @@ class StepLoop:
             can_trim=model.can_trim,
             can_move=model.has_one_cache,
             run_tokens=_RUN_TOKENS if plan.gpu_layers else 0,
+            is_parked=not plan.is_accelerated,
+            is_compact=plan.is_accelerated,
         )
         self._pool = KvPool(shape)
         self._scheduler = Scheduler(
             self._pool,
-            Pace(plan.step_s, LARGEST_CHUNK, plan.largest_background),
+            Pace(plan.step_s, plan.largest_chunk, plan.largest_background, first_work=plan.first_work),
             context=plan.context,
             parallel=plan.parallel,
             is_deterministic=plan.is_deterministic,
@@ -149,9 +152,11 @@ class StepLoop:
                 self._wait(inbox)
             elif step.is_background:
                 self._foreground_s = 0.0
-                self._runner.run_in_background(step, self._pool, self._sequences(step), inbox.put)
+                self._runner.run_in_background(
+                    step, self._pool, self._sequences(step), self._draws(step), inbox.put
+                )
             else:
-                rows = self._runner.run(step, self._pool, self._sequences(step))
+                rows = self._runner.run(step, self._pool, self._sequences(step), self._draws(step))
                 self._conclude(step, rows, monotonic() - began_s)
                 elapsed_s = monotonic() - began_s
                 self._foreground_s += elapsed_s
@@ -226,6 +231,7 @@ class StepLoop:
             matcher,
             readout=merged(submit.readout_ranges, self._plan.context) if self._concepts is not None else (),
             reads_outputs=self._runner.reads_outputs,
+            samples_in_graph=self._plan.samples_in_graph and not self._plan.faults,
         )
         if not self._runner.has_variant(job.sequence.variant):
             # The server asks only for what it was told of; a pack was changed while a worker was restarted.
@@ -247,10 +253,14 @@ class StepLoop:
         job = self._jobs.pop(number, None)
         if job is not None:
             self._scheduler.remove(number, is_sound=is_sound)
+            self._runner.forget(job.draw)
             job.free()
 
     def _sequences(self, step: Step) -> dict[int, Sequence]:
         return {chunk.sequence: self._jobs[chunk.sequence].sequence for chunk in step.chunks}
+
+    def _draws(self, step: Step) -> dict[int, GraphDraw | None]:
+        return {chunk.sequence: self._jobs[chunk.sequence].draw for chunk in step.chunks}
 
     def _conclude(self, step: Step, rows: dict[int, int], elapsed_s: float) -> None:
         """Sample from a step's logits, commit it, and report it to the server."""

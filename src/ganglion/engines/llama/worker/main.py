@@ -30,6 +30,7 @@ def main() -> None:
     with ThreadPoolExecutor(1) as thread:
         opening = thread.submit(open_library)
         # Meanwhile: all that a small model is loaded and served with takes as long to import as to do.
+        from ganglion.engines.llama.native.accelerators import accelerators  # noqa: PLC0415
         from ganglion.engines.llama.native.repack import load_planned  # noqa: PLC0415
 
         bodies = frames.bodies()
@@ -39,10 +40,11 @@ def main() -> None:
         plan = msgspec.msgpack.decode(first, type=EnginePlan)
         os.nice(plan.niceness)
         began_s = monotonic()
+        looking = thread.submit(lambda: accelerators(opening.result()) if plan.gpu_layers else ())
         loading = thread.submit(lambda: load_planned(opening.result(), plan))
         from ganglion.engines.llama.worker.serving import serve  # noqa: PLC0415
 
-        serve(frames, bodies, plan, loading.result, began_s)
+        serve(frames, bodies, plan, loading.result, began_s, free_before=looking.result)
     sys.exit(1)
 
 

@@ -12,14 +12,16 @@ from time import perf_counter
 from typing import assert_never
 
 from ganglion.core.errors import EngineFailed
+from ganglion.engines.concepts.pack import ConceptBook
+from ganglion.engines.concepts.steering import Steerer
 from ganglion.engines.llama.concepts.capture import BatchRun, Capture, Split
-from ganglion.engines.llama.concepts.pack import ConceptBook
-from ganglion.engines.llama.concepts.steering import Steerer
 from ganglion.engines.llama.native.arrays import Floats
 from ganglion.engines.llama.native.context import NativeContext
 from ganglion.engines.llama.native.model import NativeModel
 from ganglion.engines.llama.native.saved_state import SavedState
 from ganglion.engines.llama.plan import EnginePlan
+from ganglion.engines.llama.worker.graph_sampling import GraphDraw, GraphSampling
+from ganglion.engines.llama.worker.padding import of_even_lengths, without_gaps
 from ganglion.scheduler.pool import KvPool
 from ganglion.scheduler.prefix_catalogue import SequenceId
 from ganglion.scheduler.sequence import Sequence
@@ -55,6 +57,7 @@ class Runner:
                 slots=shape.slots + shape.is_shared,
                 is_unified=shape.is_shared,
                 batch=batches[number],
+                micro_batch=plan.micro_batch(number),
                 threads=plan.threads,
                 kv_type=plan.kv_type,
                 flash_attention=False if plan.is_deterministic else None,
@@ -71,8 +74,11 @@ class Runner:
         """The variant that each context computes now."""
         for number, context in self._contexts.items():
             self._learn(number, context)
+        self._graph = GraphSampling(model) if plan.samples_in_graph else None
         self._can_trim = model.can_trim
         self._shapes = plan.kv_contexts
+        self._batches = batches
+        self._is_accelerated = plan.is_accelerated
         self._spare = plan.kv_contexts[-1].slots
         """A slot of the shared context that nothing lives in, for cutting what is read whole."""
         self._blobs: dict[BlobId, SavedState] = {}
@@ -111,13 +117,17 @@ class Runner:
         return self._captures[kv_context].values(first, count)
 
     def run(
-        self, step: Step, pool: KvPool, sequences: Mapping[SequenceId, Sequence]
+        self,
+        step: Step,
+        pool: KvPool,
+        sequences: Mapping[SequenceId, Sequence],
+        draws: Mapping[SequenceId, GraphDraw | None],
     ) -> dict[SequenceId, int]:
-        """Run a step; returns the logits row of each sequence that wanted one."""
-        runs = self._prepare(step, pool, sequences)
+        """Run a step; returns the row of each sequence that wanted one, of logits or drawn in the graph."""
+        runs = self._prepare(step, pool, sequences, draws)
         began_s = perf_counter()
         self.context(step.kv_context)  # once nobody uses it
-        rows = self._decode(step, runs)
+        rows = self._decode_filled(step, runs, pool) if self._is_filled(step) else self._decode(step, runs)
         self.native_s += perf_counter() - began_s
         return _rows_of(step, rows)
 
@@ -126,11 +136,12 @@ class Runner:
         step: Step,
         pool: KvPool,
         sequences: Mapping[SequenceId, Sequence],
+        draws: Mapping[SequenceId, GraphDraw | None],
         on_computed: Callable[[BackgroundStep], None],
     ) -> None:
         """Start a step in the background; one at a time, `collect` makes room for the next."""
         assert self._background is None
-        runs = self._prepare(step, pool, sequences)
+        runs = self._prepare(step, pool, sequences, draws)
         self._background = background = BackgroundStep(step)
 
         def compute() -> None:
@@ -199,16 +210,46 @@ class Runner:
             self._split(step.kv_context),
         )
 
+    def _is_filled(self, step: Step) -> bool:
+        """Whether rows may be added to a batch: where they are cheap, and nobody counts its rows."""
+        is_counted = self._captures or any(chunk.logit_spans or chunk.readout for chunk in step.chunks)
+        return self._is_accelerated and not self._shapes[step.kv_context].is_shared and not is_counted
+
+    def _decode_filled(self, step: Step, runs: list[BatchRun], pool: KvPool) -> list[int | None]:
+        context, cells = self._contexts[step.kv_context], self._shapes[step.kv_context].cells
+        most = self._batches[step.kv_context]
+        if step.is_decode:
+            filled, trims = without_gaps(runs, pool.lengths(step.kv_context), cells, most)
+        else:
+            filled, trims = of_even_lengths(runs, cells, most)
+        rows = context.decode(filled)
+        for slot, length in trims:
+            self._trim(Slot(step.kv_context, slot), length)
+        own = {id(run) for run in runs}
+        return [row for run, row in zip(filled, rows, strict=True) if id(run) in own]
+
     def _split(self, kv_context: int) -> Split:
         """How the library computes a context's batches: several caches in one are read evenly."""
         if not self._can_trim:
             return "even"
         return "whole" if self._shapes[kv_context].is_shared else "consecutive"
 
-    def _prepare(self, step: Step, pool: KvPool, sequences: Mapping[SequenceId, Sequence]) -> list[BatchRun]:
+    def forget(self, draw: GraphDraw | None) -> None:
+        """A sequence is over, and draws no more."""
+        if self._graph is not None and draw is not None:
+            self._graph.leave(draw)
+
+    def _prepare(
+        self,
+        step: Step,
+        pool: KvPool,
+        sequences: Mapping[SequenceId, Sequence],
+        draws: Mapping[SequenceId, GraphDraw | None],
+    ) -> list[BatchRun]:
         for move in step.moves:
             self._carry_out(move)
         self._apply_variant(step)
+        self._attach_samplers(step, pool, draws)
         return [
             (
                 pool.slot(chunk.sequence).index,
@@ -218,6 +259,16 @@ class Runner:
             )
             for chunk in step.chunks
         ]
+
+    def _attach_samplers(
+        self, step: Step, pool: KvPool, draws: Mapping[SequenceId, GraphDraw | None]
+    ) -> None:
+        if self._graph is None:
+            return
+        context = self.context(step.kv_context)
+        for chunk in step.chunks:
+            if chunk.wants_logits or chunk.logit_spans or chunk.readout:
+                self._graph.prepare(context, pool.slot(chunk.sequence), draws.get(chunk.sequence))
 
     def _apply_variant(self, step: Step) -> None:
         if self._variants[step.kv_context] != step.variant:
@@ -231,6 +282,8 @@ class Runner:
                 self._trim(slot, length)
             case Share(source=source, target=target, length=length):
                 self.context(source.kv_context).share(source.index, target.index, length)
+            case Copy(source=source, target=target, length=length) if self._stays_on_device(source, target):
+                self.context(source.kv_context).copy(source.index, target.index, length)
             case Copy(source=source, target=target, length=length):
                 self._bring(self._cut(source, length), target, length)
             case Save(slot=slot, blob=blob):
@@ -241,6 +294,11 @@ class Runner:
                 del self._blobs[blob]
             case _:
                 assert_never(move)
+
+    def _stays_on_device(self, source: Slot, target: Slot) -> bool:
+        """Whether a slot's cells are copied by the device itself, all of them, which is quick only there."""
+        is_near = source.kv_context == target.kv_context and not self._shapes[source.kv_context].is_shared
+        return self._is_accelerated and is_near
 
     def _cut(self, source: Slot, length: int) -> SavedState:
         """The first positions of a slot as a blob; of a private slot all of it, which is as cheap."""

@@ -15,8 +15,10 @@ from ganglion.core.errors import EngineFailed
 from ganglion.core.sampling import ResolvedSampling, Samplers
 from ganglion.engines.llama.native.arrays import Booleans, Floats, Ids
 from ganglion.engines.llama.native.context import NativeContext
+from ganglion.engines.llama.native.graph_chain import graph_shape, is_number
 from ganglion.engines.llama.native.model import NativeModel
 from ganglion.engines.llama.native.sampler_chain import SamplerChain
+from ganglion.engines.llama.worker.graph_sampling import GraphDraw
 
 # Law: a step costs what the distinct tokens it remembers cost, with a window or without.
 
@@ -178,17 +180,24 @@ class Sampler:
         self, model: NativeModel, sampling: ResolvedSampling, prompt: list[int], *, ignore_eos: bool
     ) -> None:
         self._sampling = sampling
+        self._model = model
         self._bias = _bias(sampling, model, ignore_eos=ignore_eos)
         self._penalties = _Penalties(sampling, prompt) if _Penalties.are_asked(sampling) else None
         more = sampling.samplers
         self._dry = DryPenalty(more, prompt, model.piece) if more.has_dry else None
         self._disallowed = _disallowed(more.allowed_token_ids, model)
         self._chain: SamplerChain | None = None
-        if sampling.temperature > 0.0 or more.draws:
-            seed = sampling.seed if sampling.seed is not None else int.from_bytes(os.urandom(4))
-            self._chain = SamplerChain(
-                model.library, sampling, vocabulary_size=model.vocabulary_size, seed=seed % 2**32
-            )
+        seed = sampling.seed if sampling.seed is not None else int.from_bytes(os.urandom(4))
+        self._seed = seed % 2**32
+
+    def graph_draw(self) -> GraphDraw | None:
+        """What the graph is to draw in place of `choose`; None where it cannot."""
+        bias: tuple[tuple[int, float], ...] = ()
+        if self._bias is not None:
+            tokens, values = self._bias
+            bias = tuple(zip(tokens.tolist(), values.tolist(), strict=True))
+        shape = graph_shape(self._sampling, bias, self._model.vocabulary_size)
+        return None if shape is None else GraphDraw(shape, self._seed)
 
     def choose(
         self,
@@ -203,13 +212,14 @@ class Sampler:
         self._shape(logits)
         token = int(logits.argmax())
         if not np.isfinite(logits[token]):
-            raise NotANumber("The model's output is not a number; this request cannot go on.")
+            raise _not_a_number()
         if self._disallowed is not None:
             token = _restrict(logits, None, self._disallowed)
         if withheld is not None or forbidden is not None:
             token = _restrict(logits, withheld, forbidden)
-        if self._chain is not None:
-            drawn = context.sample(self._chain, row)
+        chain = self._own_chain()
+        if chain is not None:
+            drawn = context.sample(chain, row)
             # Sums of floats leave a sliver of chance to what has none.
             token = drawn if logits[drawn] != _NEVER else token
         if self._penalties is not None:
@@ -224,6 +234,15 @@ class Sampler:
             self._chain.free()
             self._chain = None
 
+    def _own_chain(self) -> SamplerChain | None:
+        """The library's samplers, made for the first token that is drawn here."""
+        sampling = self._sampling
+        if self._chain is None and (sampling.temperature > 0.0 or sampling.samplers.draws):
+            self._chain = SamplerChain(
+                self._model.library, sampling, vocabulary_size=self._model.vocabulary_size, seed=self._seed
+            )
+        return self._chain
+
     def _shape(self, logits: Floats) -> None:
         if self._penalties is not None:
             self._penalties.apply(logits)
@@ -232,6 +251,16 @@ class Sampler:
         if self._bias is not None:
             tokens, values = self._bias
             logits[tokens] += values
+
+
+def check_drawn(total: float) -> None:
+    """Raise for a token that the graph drew from a row that was no numbers; `total` is the row's sum."""
+    if not is_number(total):
+        raise _not_a_number()
+
+
+def _not_a_number() -> NotANumber:
+    return NotANumber("The model's output is not a number; this request cannot go on.")
 
 
 def _disallowed(allowed: tuple[int, ...] | None, model: NativeModel) -> Booleans | None:

@@ -15,9 +15,11 @@ from time import monotonic
 
 import msgspec
 
-from ganglion.core.errors import GanglionError, LoadFailed
-from ganglion.engines.llama.concepts.pack import ConceptBook, ConceptPack, merge_packs, read_pack
+from ganglion.core.errors import GanglionError
+from ganglion.engines.concepts.pack import ConceptBook, check_shape, merge_packs, read_pack
+from ganglion.engines.llama.native.accelerators import accelerators, placement, refusal
 from ganglion.engines.llama.native.model import NativeModel
+from ganglion.engines.llama.native.probe import LibraryDevice
 from ganglion.engines.llama.plan import EnginePlan
 from ganglion.engines.llama.worker.embedding import BatchEmbedder, EmbeddingQueue
 from ganglion.engines.llama.worker.loop import Inbox, StepLoop
@@ -47,19 +49,8 @@ def _load_concepts(plan: EnginePlan, model: NativeModel) -> ConceptBook | None:
     """The plan's packs side by side, None for none; raises LoadFailed for what is not this model's."""
     packs = [read_pack(Path(path)) for path in plan.concepts]
     for pack in packs:
-        _check_model(pack, model)
+        check_shape(pack, model.hidden_size, model.block_count)
     return merge_packs(packs)
-
-
-def _check_model(pack: ConceptPack, model: NativeModel) -> None:
-    expected = model.hidden_size, model.block_count
-    found = pack.manifest.model.hidden_size, pack.manifest.model.block_count
-    if found != expected:
-        raise LoadFailed(
-            f"The concept pack {pack.manifest.name!r} is of a model with {found[1]} layers of width "
-            f"{found[0]}, and this one has {expected[1]} of {expected[0]}.",
-            hint=f"It was trained on {pack.manifest.model.name!r}; train it anew on this model.",
-        )
 
 
 def serve(
@@ -68,16 +59,25 @@ def serve(
     plan: EnginePlan,
     loaded: Callable[[], NativeModel],
     began_s: float,
+    *,
+    free_before: Callable[[], tuple[LibraryDevice, ...]] = tuple,
 ) -> None:
-    """Serve the model that `loaded` waits for; returns only when that failed, of which the server is told."""
+    """Serve the model that `loaded` waits for; returns only when that failed, of which the server is told.
+
+    `free_before` waits for what the accelerators had free before the load.
+    """
+    before: tuple[LibraryDevice, ...] = ()
     try:
+        before = free_before()
         model = loaded()
         concepts = _load_concepts(plan, model)
         loop = StepLoop(model, plan if model.has_one_cache else plan.for_several_caches(), socket, concepts)
     except GanglionError as error:
-        socket.send(_refused(0, error))
+        socket.send(_refused(0, refusal(plan, error, before)))
         return
     ready = _ready(model, plan, concepts)
+    if before:
+        ready = msgspec.structs.replace(ready, placement=placement(plan, before, accelerators(model.library)))
     socket.send(msgspec.structs.replace(ready, load_s=monotonic() - began_s))
     inbox: Inbox = SimpleQueue()
 

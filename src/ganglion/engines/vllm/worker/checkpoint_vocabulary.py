@@ -102,15 +102,29 @@ class CheckpointVocabulary:
     @cached_property
     def special_tokens(self) -> SpecialTokens:
         """The vocabulary's own signs; a token that it does not have is None."""
-        around = self.tokenize("a", add_special=True, parse_special=False)
-        bare = self.tokenize("a", add_special=False, parse_special=False)
+        before, _, after = self._signs_around("a")
+        _, between, _ = self._signs_around("a", "a")
+        opening = before[0] if before else None
+        separator = between[-1] if between else None
         return SpecialTokens(
-            bos=self._bos,
+            bos=opening if self._bos is None else self._bos,
             eos=self.eos,
-            adds_bos=len(around) > len(bare) and around[0] == self._bos,
-            adds_eos=len(around) > len(bare) and around[-1] == self.eos,
+            separator=separator,
+            adds_bos=opening is not None and self._bos in (None, opening),
+            adds_eos=bool(after) and after[-1] in (self.eos, separator),
+            adds_separator=len(between) > 1,
             ends=sorted(self.end_tokens),
         )
+
+    def _signs_around(self, *texts: str) -> tuple[list[int], list[int], list[int]]:
+        """The signs before, between and after a text or two, as the tokenizer puts them."""
+        encoded = self._plain.encode(*texts)
+        places = [at for at, text in enumerate(encoded.sequence_ids) if text is not None]
+        if not places:
+            return [], [], []
+        first, last = places[0], places[-1]
+        between = [encoded.ids[at] for at in range(first, last) if encoded.sequence_ids[at] is None]
+        return encoded.ids[:first], between, encoded.ids[last + 1 :]
 
     @property
     def _is_byte_level(self) -> bool:

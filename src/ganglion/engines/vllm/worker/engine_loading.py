@@ -13,8 +13,11 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
+from ganglion.engines.concepts.pack import ConceptBook, check_shape, merge_packs, read_pack
 from ganglion.engines.vllm.vllm_plan import VllmPlan
 from ganglion.engines.vllm.worker.checkpoint_vocabulary import CheckpointVocabulary, written_tokenizer
+from ganglion.engines.vllm.worker.pooling import Pooler, open_pooler
+from ganglion.engines.vllm.worker.readout_exchange import ReadoutExchange, load_concepts
 from ganglion.engines.vllm.worker.text_tokenizer import write_text_tokenizer
 
 _PROCESSOR_BLOCK: Final = 32
@@ -34,6 +37,10 @@ class LoadedModel:
     """How many tokens the cache has room for."""
     can_bias: bool
     """Whether single tokens can be made likelier or impossible."""
+    readouts: ReadoutExchange | None = None
+    """None where no concepts are loaded."""
+    pooler: Pooler | None = None
+    """What makes vectors; None for a model that generates."""
 
 
 def is_on_processor() -> bool:
@@ -43,8 +50,10 @@ def is_on_processor() -> bool:
 
 async def load(plan: VllmPlan, on_step: OnStep) -> LoadedModel:
     """Start vLLM's engine; `on_step` is called with the figures of each of its steps."""
+    engine_config = _engine_arguments(plan).create_engine_config()
+    concepts = _read_concepts(plan, engine_config.model_config)
     llm = AsyncLLM.from_vllm_config(
-        _engine_arguments(plan).create_engine_config(),
+        engine_config,
         stat_loggers=[lambda config, index=0: _StepListener(on_step)],
         disable_log_stats=True,
     )
@@ -59,13 +68,34 @@ async def load(plan: VllmPlan, on_step: OnStep) -> LoadedModel:
         vocabulary_size=config.model_config.get_vocab_size(),
     )
     cache = config.cache_config
-    await _warm_up(llm)
+    readouts = None
+    if concepts is not None:
+
+        async def call(method: str, arguments: tuple[Any, ...]) -> list[Any]:
+            return list(await llm.collective_rpc(method, args=arguments))
+
+        readouts = await load_concepts(call, concepts, plan.context)
+    if config.model_config.runner_type == "pooling":
+        pooler = await open_pooler(llm, vocabulary)
+    else:
+        pooler = None
+        await _warm_up(llm)
     return LoadedModel(
         llm,
         vocabulary,
         kv_tokens=(cache.num_gpu_blocks or 0) * (cache.block_size or 0),
         can_bias=config.speculative_config is None,
+        readouts=readouts,
+        pooler=pooler,
     )
+
+
+def _read_concepts(plan: VllmPlan, model: Any) -> ConceptBook | None:
+    """The plan's packs side by side, None for none; raises LoadFailed for what is not this model's."""
+    packs = [read_pack(Path(path)) for path in plan.concepts]
+    for pack in packs:
+        check_shape(pack, model.get_hidden_size(), model.get_total_num_hidden_layers())
+    return merge_packs(packs)
 
 
 def _engine_arguments(plan: VllmPlan) -> AsyncEngineArgs:

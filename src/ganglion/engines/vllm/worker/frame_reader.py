@@ -70,7 +70,15 @@ async def _serve(frames: FrameSocket, bodies: Iterator[bytes], plan: VllmPlan, l
     inbox.answer_texts(texts)
     table.begin(model)
     frames.send(
-        WorkerReady(model.vocabulary.vocabulary_size, monotonic() - began_s, model.vocabulary.special_tokens)
+        WorkerReady(
+            model.vocabulary.vocabulary_size,
+            monotonic() - began_s,
+            model.vocabulary.special_tokens,
+            ranks=model.pooler is not None and model.pooler.ranks,
+            concepts=[] if model.readouts is None else list(model.readouts.manifest.concepts),
+            readout_layers=[] if model.readouts is None else list(model.readouts.manifest.layers),
+            kv_tokens=model.kv_tokens,
+        )
     )
     await inbox.deliver(table.take)
     model.llm.shutdown()

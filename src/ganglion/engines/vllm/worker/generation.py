@@ -34,6 +34,11 @@ class Generation:
         self._ignores_end = submit.stop.ignore_eos and submit.grammar is None
         self._stop_token: int | None = None
 
+    @property
+    def tokens(self) -> list[int]:
+        """All tokens so far, the one that ended the answer included."""
+        return self._generated
+
     def take(self, output: RequestOutput, now_s: float) -> SequenceUpdate:
         """What an output means to the client."""
         started: tuple[int, int] | None = None

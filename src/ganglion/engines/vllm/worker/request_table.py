@@ -15,11 +15,18 @@ from vllm.inputs.engine import TokensInput, tokens_input
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.stats import SchedulerStats
 
-from ganglion.core.errors import GanglionError, UnsupportedParameter
+from ganglion.core.errors import (
+    EngineFailed,
+    EngineUnavailable,
+    GanglionError,
+    InvalidValue,
+    UnsupportedParameter,
+)
 from ganglion.core.model import WorkerLoad
 from ganglion.engines.supervision.frame_socket import FrameSocket
 from ganglion.engines.supervision.ipc import (
     Abort,
+    Embed,
     KvLoaded,
     KvSaved,
     LoadKv,
@@ -30,12 +37,15 @@ from ganglion.engines.supervision.ipc import (
     Stepped,
     Submit,
     ToWorker,
+    WorkerRefusal,
 )
 from ganglion.engines.vllm.worker.engine_loading import LoadedModel
 from ganglion.engines.vllm.worker.generation import Generation
 from ganglion.engines.vllm.worker.grammar_trials import GrammarTrials
 from ganglion.engines.vllm.worker.group_end import end_all
-from ganglion.engines.vllm.worker.sampling_arguments import sampling_params
+from ganglion.engines.vllm.worker.readout_exchange import ReadoutFollower
+from ganglion.engines.vllm.worker.readout_stream import ReadoutStream
+from ganglion.engines.vllm.worker.sampling_arguments import last_token_params, sampling_params
 
 _ENGINE_DIED: Final = 70
 """The exit code after the death of a process that vLLM started."""
@@ -49,6 +59,7 @@ class RequestTable:
         self._model: LoadedModel | None = None
         self._grammars: GrammarTrials | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._embedding: set[asyncio.Task[None]] = set()
         self._updates: list[SequenceUpdate] = []
         self._is_flushing = False
         self._stats = SchedulerStats()
@@ -85,6 +96,10 @@ class RequestTable:
                 else:
                     task_or_none.add_done_callback(lambda _: self._say_gone(number))
                     task_or_none.cancel()
+            case Embed():
+                embedding = asyncio.create_task(self._embed(frame))
+                self._embedding.add(embedding)
+                embedding.add_done_callback(self._embedding.discard)
             case SaveKv(id=number):
                 self._frames.send(KvSaved(number, b""))
             case LoadKv(id=number):
@@ -99,18 +114,9 @@ class RequestTable:
     async def _run(self, submit: Submit) -> None:
         assert self._model is not None
         llm = self._model.llm
-        generation = Generation(submit, self._model.vocabulary, monotonic())
+        follower = None if self._model.readouts is None else self._model.readouts.follow(submit)
         try:
-            assert self._grammars is not None
-            unnamed = await self._grammars.tried(submit)
-            ends = self._model.vocabulary.end_tokens
-            params = sampling_params(submit, ends, unnamed, can_bias=self._model.can_bias)
-            answer = llm.generate(_prompt(submit), params, str(submit.id), priority=submit.priority)
-            async with aclosing(answer) as outputs:
-                async for output in outputs:
-                    self._tell(generation.take(output, monotonic()))
-                    if generation.is_ended:
-                        break
+            await self._generate(self._model, submit, follower)
         except GanglionError as error:
             self._tell(_failed(submit.id, error.message, error.code))
         except EngineDeadError:
@@ -123,9 +129,71 @@ class RequestTable:
                 end_all(_ENGINE_DIED)
             cause = error.__cause__ or error
             self._tell(_failed(submit.id, f"vLLM failed: {type(cause).__name__}: {cause}", None))
-        else:
-            if not generation.is_ended:
-                self._tell(_failed(submit.id, "vLLM ended the answer without a reason.", None))
+        finally:
+            if follower is not None:
+                follower.close()
+
+    async def _generate(self, model: LoadedModel, submit: Submit, follower: ReadoutFollower | None) -> None:
+        generation = Generation(submit, model.vocabulary, monotonic())
+        stream = None if follower is None or not follower.spans else self._readout_stream(submit, follower)
+        assert self._grammars is not None
+        unnamed = await self._grammars.tried(submit)
+        params = sampling_params(
+            submit, model.vocabulary.end_tokens, unnamed, can_bias=model.can_bias, follower=follower
+        )
+        answer = model.llm.generate(_prompt(submit), params, str(submit.id), priority=submit.priority)
+        async with aclosing(answer) as outputs:
+            async for output in outputs:
+                update = generation.take(output, monotonic())
+                for each in (update,) if stream is None else await stream.complete(update, generation.tokens):
+                    self._tell(each)
+                if generation.is_ended:
+                    return
+        self._tell(_failed(submit.id, "vLLM ended the answer without a reason.", None))
+
+    def _readout_stream(self, submit: Submit, follower: ReadoutFollower) -> ReadoutStream:
+        """What puts readouts beside a request's tokens."""
+        model = self._model
+        assert model is not None and model.readouts is not None
+        exchange = model.readouts
+
+        async def run_last(tokens: list[int]) -> bytes:
+            position = len(tokens) - 1
+            last = exchange.follow_spans(((position, position + 1),), submit)
+            try:
+                prompt = tokens_input(tokens, cache_salt=submit.salt or None)
+                params = last_token_params(last)
+                answer = model.llm.generate(prompt, params, f"{submit.id}-last", priority=submit.priority)
+                async with aclosing(answer) as outputs:
+                    async for _ in outputs:
+                        pass
+                return (await last.until(position + 1))[position]
+            finally:
+                last.close()
+
+        return ReadoutStream(submit, follower, model.vocabulary.piece, run_last)
+
+    async def _embed(self, frame: Embed) -> None:
+        assert self._model is not None
+        pooler, llm = self._model.pooler, self._model.llm
+        try:
+            if pooler is None:
+                raise EngineUnavailable("A model that generates makes no vectors with vLLM.")
+            self._frames.send(await pooler.answer(frame))
+        except EngineDeadError:
+            end_all(_ENGINE_DIED)
+        except GanglionError as error:
+            self._refuse(frame.id, error)
+        except (VLLMClientError, ValueError) as error:
+            self._refuse(frame.id, InvalidValue(f"vLLM refuses the input: {error}", param="input"))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this question's end
+            if llm.errored:
+                end_all(_ENGINE_DIED)
+            cause = error.__cause__ or error
+            self._refuse(frame.id, EngineFailed(f"vLLM failed: {type(cause).__name__}: {cause}"))
+
+    def _refuse(self, number: int, error: GanglionError) -> None:
+        self._frames.send(WorkerRefusal(number, error.code, error.message, error.hint, error.extras))
 
     def _tell(self, update: SequenceUpdate) -> None:
         self._updates.append(update)

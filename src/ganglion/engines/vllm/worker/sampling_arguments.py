@@ -6,10 +6,16 @@ from typing import Any
 from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
 from ganglion.engines.supervision.ipc import Submit
+from ganglion.engines.vllm.worker.readout_exchange import ReadoutFollower
 
 
 def sampling_params(
-    submit: Submit, ends: frozenset[int], unnamed: tuple[int, ...], *, can_bias: bool
+    submit: Submit,
+    ends: frozenset[int],
+    unnamed: tuple[int, ...],
+    *,
+    can_bias: bool,
+    follower: ReadoutFollower | None = None,
 ) -> SamplingParams:
     """What vLLM is asked to do; raises vLLM's own errors for what it refuses.
 
@@ -47,9 +53,26 @@ def sampling_params(
         "output_kind": RequestOutputKind.DELTA,
         "skip_clone": True,
     }
+    if follower is not None:
+        arguments["extra_args"] = follower.arguments()
+        if follower.needs_whole_prompt(len(submit.tokens)):
+            arguments["skip_reading_prefix_cache"] = True
     if submit.grammar is not None:
         arguments["structured_outputs"] = StructuredOutputsParams(grammar=submit.grammar)
     return SamplingParams(**arguments)
+
+
+def last_token_params(follower: ReadoutFollower) -> SamplingParams:
+    """What runs the last of some tokens for its readout alone: vLLM generates one more, which is dropped."""
+    return SamplingParams(
+        temperature=0.0,
+        max_tokens=1,
+        ignore_eos=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+        extra_args=follower.arguments(),
+        skip_clone=True,
+    )
 
 
 def _list(values: tuple[int, ...] | None) -> list[int] | None:
