@@ -62,7 +62,8 @@ class FlagGroup:
         for attribute in fields(self):  # type: ignore[arg-type]
             value = getattr(self, attribute.name)
             if _KEY in attribute.metadata and value is not None:
-                yield Setting(attribute.metadata[_KEY], value, f"the flag {_flag_name(attribute.name)}")
+                typed = f"--{attribute.name.replace('_', '-')}"
+                yield Setting(attribute.metadata[_KEY], value, f"the flag {typed}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +80,6 @@ def flag(key: str, *, default: object = MISSING, is_secret: bool = False) -> Any
     it out of the list of processes.
     """
     return _Declared(key, default, is_secret)
-
-
-def _flag_name(attribute: str) -> str:
-    """The flag as it is typed."""
-    return f"--{attribute.replace('_', '-')}"
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)

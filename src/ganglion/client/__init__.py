@@ -16,8 +16,6 @@ from ganglion.client._sync.session import Session
 from ganglion.client.errors import Disconnected, SessionDivergence
 from ganglion.client.options import GenerateOptions, Positions
 from ganglion.client.values import (
-    PLACEHOLDER,
-    Alternative,
     Branch,
     Chunk,
     Done,
@@ -26,20 +24,21 @@ from ganglion.client.values import (
     ImageAppended,
     Progress,
     Readout,
-    ReadoutManifest,
     Result,
     Score,
     SessionInfo,
-    Steer,
     Suspended,
     TokenEvent,
 )
+from ganglion.core.engine import ReadoutManifest
 from ganglion.core.errors import (
     GanglionError,
     SessionBusy,
     SessionDrift,
     SessionNotFound,
 )
+from ganglion.core.events import Alternative
+from ganglion.core.request import PLACEHOLDER, Steer
 
 __all__ = [
     "PLACEHOLDER",

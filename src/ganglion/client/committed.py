@@ -13,8 +13,9 @@ from operator import index
 from typing import Final
 
 from ganglion.client.errors import Divergence, SessionDivergence
-from ganglion.client.values import PLACEHOLDER, Chunk, Image
+from ganglion.client.values import Chunk, Image
 from ganglion.core.errors import InvalidValue
+from ganglion.core.request import PLACEHOLDER
 
 _MAX_TOKEN_ID: Final = 2**32 - 1
 

@@ -20,9 +20,9 @@ from ganglion.client.flow import Emit, Flow, UnaryCall, call_rpc, open_stream, r
 from ganglion.client.node_api import NodeApi
 from ganglion.client.options import GenerateOptions, generate_request
 from ganglion.client.rpcs import APPEND_IMAGE, CLOSE, GENERATE, TRUNCATE
-from ganglion.client.values import MAX_IMAGE_BYTES, PLACEHOLDER, Done, Image, ImageAppended, TokenEvent
+from ganglion.client.values import MAX_IMAGE_BYTES, Done, Image, ImageAppended, TokenEvent
 from ganglion.core.errors import GanglionError, InvalidRequest, InvalidValue, SessionNotFound
-from ganglion.core.request import Steering
+from ganglion.core.request import PLACEHOLDER, Steering
 from ganglion.wire.salience import salience_pb2 as pb
 
 _T = TypeVar("_T")

@@ -2,9 +2,10 @@
 
 from codecs import getincrementaldecoder
 
-from ganglion.client.values import Alternative, Done, Progress, Readout, SessionInfo, TokenEvent
+from ganglion.client.values import Done, Progress, Readout, SessionInfo, TokenEvent
 from ganglion.core.engine import ReadoutManifest
 from ganglion.core.errors import ServerError
+from ganglion.core.events import Alternative
 from ganglion.core.request import Steer, Steering
 from ganglion.wire.salience import salience_pb2 as pb
 

@@ -12,8 +12,9 @@ from typing import Final
 from ganglion.client.flow import Flow, gather
 from ganglion.client.options import GenerateOptions
 from ganglion.client.session_flows import SessionFlows
-from ganglion.client.values import Alternative, Branch
+from ganglion.client.values import Branch
 from ganglion.core.errors import GanglionError, InvalidValue
+from ganglion.core.events import Alternative
 
 _MAX_BRANCHES: Final = 64
 """At one time: each runs in a thread of the blocking client, and takes a slot on the node."""
@@ -92,7 +93,10 @@ def tree(
             sampled = yield from gather(
                 _sampled(each, _seeded(options, first + number)) for number, each in enumerate(fresh)
             )
-            judged = [replace(each, branch=_judged(each.branch, judge)) for each in sampled]
+            judged = [
+                replace(each, branch=replace(each.branch, score=float(judge(each.branch))))
+                for each in sampled
+            ]
             ended = [each for each in kept if each.flows is None]
             kept = sorted([*ended, *judged], key=lambda each: -each.branch.score)[:keep]
         return (yield from _append_best(root, [each.branch for each in kept], forks))
@@ -132,10 +136,6 @@ def beam(
     except GanglionError:
         yield from forks.close()
         raise
-
-
-def _judged(branch: Branch, judge: Judge) -> Branch:
-    return replace(branch, score=float(judge(branch)))
 
 
 def _sampled(growing: _Candidate, options: GenerateOptions) -> Flow[_Candidate]:

@@ -11,7 +11,7 @@ from ganglion.client.flow_run import ResultBuilder
 from ganglion.client.node_api import healed_suffix
 from ganglion.client.options import GenerateOptions
 from ganglion.client.rpcs import FORK, SAVE, SUSPEND
-from ganglion.client.values import PLACEHOLDER, Alternative, Chunk, Image, Result, Score, Suspended
+from ganglion.client.values import Chunk, Image, Result, Score, Suspended
 from ganglion.core.errors import (
     GanglionError,
     InvalidRequest,
@@ -21,6 +21,8 @@ from ganglion.core.errors import (
     SessionDrift,
     SessionNotFound,
 )
+from ganglion.core.events import Alternative
+from ganglion.core.request import PLACEHOLDER
 from ganglion.wire.salience import salience_pb2 as pb
 
 _MAX_SAVED_BYTES: Final = 16 << 30

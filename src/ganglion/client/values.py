@@ -9,29 +9,8 @@ from typing import ClassVar, Final, Literal
 
 from ganglion.core.engine import ReadoutManifest
 from ganglion.core.errors import InvalidValue, ReadoutNotFound
-from ganglion.core.events import Alternative, FinishReason
-from ganglion.core.request import PLACEHOLDER, Steer, Steering
-
-__all__ = [
-    "PLACEHOLDER",
-    "Alternative",
-    "Branch",
-    "Chunk",
-    "Done",
-    "Event",
-    "FinishReason",
-    "Image",
-    "ImageAppended",
-    "Progress",
-    "Readout",
-    "ReadoutManifest",
-    "Result",
-    "Score",
-    "SessionInfo",
-    "Steer",
-    "Suspended",
-    "TokenEvent",
-]
+from ganglion.core.events import Alternative
+from ganglion.core.request import Steering
 
 MAX_IMAGE_BYTES: Final = 32 << 20
 

@@ -2,14 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 
 from ganglion.core.errors import GanglionError, InvalidApiKey
 from ganglion.wire.frame import Comment, sse
 from ganglion.wire.headers import RETRY_AFTER
-
-
-def _status_of(error: GanglionError) -> int:
-    return error.status
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +17,7 @@ class ErrorFormat:
     """The body of a response that is nothing but an error; the second argument is the request's id."""
     encode_event: Callable[[GanglionError, str], bytes]
     """What ends a stream that broke; nothing else may follow it."""
-    status_of: Callable[[GanglionError], int] = _status_of
+    status_of: Callable[[GanglionError], int] = attrgetter("status")
     keep_alive: bytes | None = sse(Comment())
     """What says that a stream is still to come, before or between its events; None where nothing can."""
     has_codes: bool = True

@@ -28,12 +28,13 @@ def _bound_rerank(fields: _Rerank, size: int) -> TokenBound:
     return TokenBound(size + pairs * (len(fields.query.encode(errors="surrogatepass")) + PAIR_TOKENS))
 
 
-def _bound_score(fields: _Score, size: int) -> TokenBound:
-    return TokenBound(len(fields.prompt) if isinstance(fields.prompt, list) else size)
-
-
 EMBEDDINGS = ProxyDialect(
     bound=bound_reader(_Embeddings, lambda fields, size: TokenBound(bound_inputs(fields.input, size)[0]))
 )
 RERANK = ProxyDialect(bound=bound_reader(_Rerank, _bound_rerank))
-SCORE = ProxyDialect(bound=bound_reader(_Score, _bound_score))
+SCORE = ProxyDialect(
+    bound=bound_reader(
+        _Score,
+        lambda fields, size: TokenBound(len(fields.prompt) if isinstance(fields.prompt, list) else size),
+    )
+)

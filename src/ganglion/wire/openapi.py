@@ -8,9 +8,8 @@ import msgspec
 from ganglion.core.request import JsonValue
 from ganglion.wire.dialects import DIALECTS
 from ganglion.wire.operation import JSON, Json, Operation, Shapes, json_answer, ref
-from ganglion.wire.prompt_routes import PROMPT_OPERATIONS
 from ganglion.wire.route_aliases import aliases_of
-from ganglion.wire.server_routes import GATEWAY_OPERATIONS, NODE_OPERATIONS
+from ganglion.wire.server_routes import GATEWAY_OPERATIONS, NODE_OPERATIONS, PROMPT_OPERATIONS
 
 _WIRES: tuple[Operation, ...] = (
     *(operation for each in DIALECTS if each.has_operations for operation in each.operations),

@@ -155,11 +155,6 @@ def parse_template(body: bytes) -> TokenizeCall:
     return TokenizeCall(decode(_template, body).model, chat=_chat(body))
 
 
-def with_model(chat: bytes, model: str) -> bytes:
-    """The body of a chat that names its model."""
-    return _encode(decode(FIELDS, chat) | {"model": msgspec.Raw(_encode(model))})
-
-
 def _chat(body: bytes) -> bytes:
     """The fields of a body that the chat wire reads."""
     fields = decode(FIELDS, body)

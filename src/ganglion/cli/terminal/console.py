@@ -51,14 +51,9 @@ def say_error(message: str, hint: str | None = None) -> None:
         say(f"\nhint: {hint}")
 
 
-def _is_terminal() -> bool:
-    """Whether a person is typing and reading."""
-    return sys.stdin.isatty() and sys.stdout.isatty()
-
-
 def prompt_lines(greeting: str) -> Iterator[str]:
     """Every line until /exit or the end; Ctrl-C between lines says how to leave."""
-    prompt = "> " if _is_terminal() else ""
+    prompt = "> " if sys.stdin.isatty() and sys.stdout.isatty() else ""
     if prompt:
         with suppress(ImportError):
             import readline  # noqa: F401 (its import gives input() editing and history)

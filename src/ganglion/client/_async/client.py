@@ -17,7 +17,8 @@ from ganglion.client.reaper import AsyncSessionReaper
 from ganglion.client.session_flows import SessionFlows
 from ganglion.client.settings import IDLE_TIMEOUT_S, TIMEOUT_S, client_settings
 from ganglion.client.transport import CallOptions, SharedTransport, client_closed
-from ganglion.client.values import ReadoutManifest, Score, SessionInfo
+from ganglion.client.values import Score, SessionInfo
+from ganglion.core.engine import ReadoutManifest
 from ganglion.core.request import Steer
 
 T = TypeVar("T")

@@ -150,7 +150,8 @@ class KeyGatekeeper:
                 if admission.is_settled:  # the client has left meanwhile
                     self._limits.settle(reserved, None)
                     return
-                admission.reservation = admission.reservation.combined_with(reserved)
+                # Settled as one, though each part stays in its own window.
+                admission.reservation = LimitReservation((*admission.reservation.parts, *reserved.parts))
                 admission.need = LimitNeed(held.tokens + more.tokens, held.cost + more.cost)
         except GanglionError as error:
             self._count_refusal(identity, error)

@@ -44,10 +44,6 @@ class LimitReservation:
 
     parts: tuple[tuple[Allowance, Window, int], ...]
 
-    def combined_with(self, other: "LimitReservation") -> "LimitReservation":
-        """Both together, to be settled as one; each part stays in its own window."""
-        return LimitReservation((*self.parts, *other.parts))
-
 
 class KeyLimits:
     """The caps of every key that has some."""

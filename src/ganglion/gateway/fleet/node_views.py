@@ -86,13 +86,8 @@ def overview_view(node: NodeOverview) -> NodeView:
         is_draining=node.draining,
         replicas=_replicas(node.models, {}),
         devices=tuple(
-            DeviceMemory(
-                device.index,
-                device.name[:_MAX_NAME_CHARS],
-                _count(device.memory_total_mb),
-                _count(device.memory_free_mb),
-            )
-            for device in node.devices[:_MAX_DEVICES]
+            _device(each.index, each.name, each.memory_total_mb, each.memory_free_mb)
+            for each in node.devices[:_MAX_DEVICES]
         ),
         engines=_engines(node.engines),
         error=None if node.error is None else node.error[:_MAX_TEXT_CHARS],
@@ -166,19 +161,19 @@ def _replica(model: ReplicaState, load: tuple[int, int] | None) -> Replica:
 
 def _devices(devices: tuple[DeviceHealth, ...]) -> tuple[DeviceMemory, ...]:
     return tuple(
-        DeviceMemory(
-            device.index,
-            device.name[:_MAX_NAME_CHARS],
-            _count(device.memory_used_mb) + _count(device.memory_free_mb),
-            _count(device.memory_free_mb),
-        )
-        for device in devices[:_MAX_DEVICES]
+        _device(each.index, each.name, _count(each.memory_used_mb) + free_mb, free_mb)
+        for each in devices[:_MAX_DEVICES]
+        for free_mb in (_count(each.memory_free_mb),)
     )
 
 
 def _engines(engines: Mapping[str, tuple[str, ...]]) -> dict[str, frozenset[str]]:
     known = _names(engines, _MAX_NAMES)
     return {name: frozenset(_names(engines[name], _MAX_NAMES)) for name in known}
+
+
+def _device(index: int, name: str, total_mb: int, free_mb: int) -> DeviceMemory:
+    return DeviceMemory(index, name[:_MAX_NAME_CHARS], _count(total_mb), _count(free_mb))
 
 
 def _check(models: tuple[object, ...]) -> None:

@@ -3,7 +3,7 @@
 Law: a node's count in the fleet is raised when the attempt begins and lowered once, however it ends.
 """
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ganglion.core.errors import UpstreamUnavailable
 from ganglion.gateway.fleet.fleet import Fleet
@@ -16,49 +16,25 @@ from ganglion.gateway.proxy.streams import (
     StreamFilter,
 )
 from ganglion.gateway.upstream.upstream_connection import Headers, UpstreamConnection
-from ganglion.wire.proxy_dialect import ProxyDialect
+
+if TYPE_CHECKING:
+    from ganglion.gateway.proxy.exchange import ProxyExchange
 
 _MAX_HELD_BYTES = 256 * 2**10
 """An answer up to this size is passed on when it is whole: a node that dies in it has given nothing out."""
 
 
-class _AttemptObserver(Protocol):
-    """Whoever makes the attempt; `whole`, `streamed` or `lost` comes last, `streams` before `streamed`."""
-
-    dialect: ProxyDialect
-    takes_usage: bool
-    """Whether only we want the usage chunk of a foreign server's stream."""
-
-    def received(self, attempt: "NodeAttempt") -> None:
-        """Something came."""
-
-    def whole(self, attempt: "NodeAttempt", body: bytes) -> None:
-        """The whole answer is there."""
-
-    def streams(self, attempt: "NodeAttempt", data: bytes) -> None:
-        """More of an answer that is passed on as it comes."""
-
-    def streamed(self, attempt: "NodeAttempt", data: bytes) -> None:
-        """The last of it."""
-
-    def switched(self, attempt: "NodeAttempt") -> None:
-        """The connection is a WebSocket's now."""
-
-    def lost(self, attempt: "NodeAttempt", error: UpstreamUnavailable, *, is_stale: bool = False) -> None:
-        """The node broke off, or its kept connection had before; `stream` says whether inside of one."""
-
-    def withdrawn(self, attempt: "NodeAttempt") -> None:
-        """The node is not waited for any longer."""
-
-
 class NodeAttempt:
-    """Reads one node's answer for one request; the fleet and the connection call it."""
+    """Reads one node's answer for one request; the fleet and the connection call it.
+
+    Of what it calls of its exchange `whole`, `streamed` or `lost` comes last, `streams` before `streamed`.
+    """
 
     __slots__ = (
+        "_exchange",
         "_fleet",
         "_is_alone",
         "_is_counted",
-        "_observer",
         "_parts",
         "_size_bytes",
         "began_after",
@@ -75,14 +51,14 @@ class NodeAttempt:
 
     def __init__(
         self,
-        observer: _AttemptObserver,
+        exchange: "ProxyExchange",
         spec: NodeSpec,
         fleet: Fleet,
         *,
         is_control_app: bool,
         is_alone: bool = False,
     ) -> None:
-        self._observer = observer
+        self._exchange = exchange
         self._fleet = fleet
         self.spec = spec
         self.is_control_app = is_control_app
@@ -113,7 +89,7 @@ class NodeAttempt:
         connection.request(data, self)
 
     def release(self) -> None:
-        """End the attempt; the observer is not called again."""
+        """End the attempt; the exchange is not called again."""
         if self._is_counted:
             self._is_counted = False
             self._fleet.count_out(self.spec.name, self)
@@ -136,35 +112,35 @@ class NodeAttempt:
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.abort()
-        self._observer.withdrawn(self)
+        self._exchange.withdrawn(self)
 
     def head(self, status: int, headers: Headers) -> None:
         """The head of the answer is there."""
         self.status, self.headers = status, headers
-        self._observer.received(self)
+        self._exchange.received(self)
         if status == 101:
             self.is_tunnel = True
-            self._observer.switched(self)
+            self._exchange.switched(self)
             return
         named = dict(headers)
         if status == 200:
             self.stream = self._stream_of(named)
         if self.stream is None and int(named.get(b"content-length", 0)) > _MAX_HELD_BYTES:
-            self.stream = OpaqueBody(self._observer.dialect)
+            self.stream = OpaqueBody(self._exchange.dialect)
 
     def _stream_of(self, named: dict[bytes, bytes]) -> StreamFilter | None:
         if named.get(b"content-encoding", b"identity") != b"identity":
-            return OpaqueBody(self._observer.dialect)
+            return OpaqueBody(self._exchange.dialect)
         kind = named.get(b"content-type", b"")
         if kind == b"application/json":
             return None
         kind = kind.partition(b";")[0].strip().lower()
         if kind == b"text/event-stream":
             if self.is_control_app or self.spec.kind == "ganglion":
-                return NodeEventStream(self._observer.dialect.marks, is_control_app=self.is_control_app)
-            return ForeignEventStream(self._observer.dialect, takes_usage=self._observer.takes_usage)
+                return NodeEventStream(self._exchange.dialect.marks, is_control_app=self.is_control_app)
+            return ForeignEventStream(self._exchange.dialect, takes_usage=self._exchange.takes_usage)
         if kind == b"application/x-ndjson":
-            return JsonLineStream(self._observer.dialect, is_control_app=self.is_control_app)
+            return JsonLineStream(self._exchange.dialect, is_control_app=self.is_control_app)
         return None
 
     def body(self, data: bytes, *, is_end: bool) -> None:
@@ -172,33 +148,33 @@ class NodeAttempt:
         if is_end:
             self.connection = None  # it is free, and may be another's by now
         else:
-            self._observer.received(self)
+            self._exchange.received(self)
         if self.stream is None:
             self._hold(data, is_end=is_end)
             return
         try:
             data = self.stream.feed(data)
         except UpstreamUnavailable as error:
-            self._observer.lost(self, error)
+            self._exchange.lost(self, error)
             return
         if is_end:
-            self._observer.streamed(self, data)
+            self._exchange.streamed(self, data)
         elif data:
-            self._observer.streams(self, data)
+            self._exchange.streams(self, data)
 
     def _hold(self, data: bytes, *, is_end: bool) -> None:
         if self.is_tunnel:
-            self._observer.streams(self, data)
+            self._exchange.streams(self, data)
             return
         if is_end:
-            self._observer.whole(self, b"".join((*self._parts, data)) if self._parts else data)
+            self._exchange.whole(self, b"".join((*self._parts, data)) if self._parts else data)
             return
         self._parts.append(data)
         self._size_bytes += len(data)
         if self._size_bytes > _MAX_HELD_BYTES:
             held, self._parts = b"".join(self._parts), []
-            self.stream = OpaqueBody(self._observer.dialect)
-            self._observer.streams(self, self.stream.feed(held))
+            self.stream = OpaqueBody(self._exchange.dialect)
+            self._exchange.streams(self, self.stream.feed(held))
 
     def lost(self, error: Exception | None) -> None:
         """The connection ended before the answer did."""
@@ -207,4 +183,4 @@ class NodeAttempt:
         lost = UpstreamUnavailable(
             f"The node {self.spec.name!r} broke off{why}.", extras={"node": self.spec.name}
         )
-        self._observer.lost(self, lost, is_stale=connection is not None and connection.is_stale)
+        self._exchange.lost(self, lost, is_stale=connection is not None and connection.is_stale)

@@ -111,6 +111,7 @@ class ProxyExchange:
         self._reply = ClientReply(listener, connection, context)
         self.dialect = call.head.route.dialect
         self.takes_usage = False
+        """Whether only we want the usage chunk of a foreign server's stream."""
         self._admission: Admission | None = None
         self._attempt: NodeAttempt | None = None
         self._chosen: ChosenNode | None = None

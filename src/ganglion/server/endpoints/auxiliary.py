@@ -19,6 +19,7 @@ from ganglion.server.middleware.scope import principal
 from ganglion.server.settings import ServerSettings
 from ganglion.wire import chat, embeddings, messages, rerank, score, tokenizer
 from ganglion.wire.answer_format import ParseContext
+from ganglion.wire.decode import with_model
 from ganglion.wire.responses.stored import input_tokens
 from ganglion.wire.seal import HmacSeal
 
@@ -126,7 +127,7 @@ class TokenizerEndpoints:
     def _request(self, call: tokenizer.TokenizeCall, model: str, tenant: str) -> Request:
         if call.chat is None:
             return Request("tokenize", model, TextPrompt(call.text or "", adds_special=call.adds_special))
-        return self._chat_request("tokenize", tokenizer.with_model(call.chat, model), tenant)
+        return self._chat_request("tokenize", with_model(call.chat, model), tenant)
 
     def _chat_request(self, request_id: str, body: bytes, tenant: str) -> Request:
         context = ParseContext(request_id, 0, tenant=tenant, is_strict=self._settings.is_strict)

@@ -17,6 +17,7 @@ from ganglion.core.errors import InvalidValue
 from ganglion.core.request import ChatPrompt, Message, Request, TextPrompt, ToolCall
 from ganglion.wire import chat, tokenizer
 from ganglion.wire.answer_format import ParseContext
+from ganglion.wire.decode import with_model
 
 _MAX_CLOSING_CHARACTERS: Final = 64
 """Characters of a turn's closing text that are looked for at the end of the tokens before."""
@@ -44,7 +45,7 @@ async def render_messages(
     reader: PromptReader, new: NewMessages, *, request_id: str, tenant: str, is_strict: bool
 ) -> _RenderedMessages:
     """Render new messages; raises what the chat wire would, and InvalidValue where a template hides them."""
-    body = tokenizer.with_model(tokenizer.parse_template(new.chat).chat or b"{}", new.model)
+    body = with_model(tokenizer.parse_template(new.chat).chat or b"{}", new.model)
     context = ParseContext(request_id, 0, tenant=tenant, is_strict=is_strict)
     request = chat.parse(body, context).requests[0]
     if not new.is_continued:

@@ -40,7 +40,6 @@ _MethodHandler = Any
 """A RpcMethodHandler, whose types do not cover asyncio."""
 Context = grpc.aio.ServicerContext[Any, Any]
 _CallBody = Callable[[Context], Awaitable[Any]]
-_AbortArguments = tuple[grpc.StatusCode, str, tuple[tuple[str, str | bytes], ...]]
 
 _METHOD_SHOWN = 200
 # A method's name is the client's to choose: unknown ones share one label.
@@ -159,12 +158,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 self._metrics.rpcs.labels(label, outcome).inc()
                 _log(method, outcome, time.monotonic() - began_s, request_id)
             drop_tracebacks(error)
-            ending, error = (
-                _abort_arguments(error, request_id),
-                None,
-            )  # gRPC holds on to the frames of an abort
+            status, told = grpc.StatusCode[error.grpc], encode_details(error)
+            trailing, error = ((REQUEST_ID, request_id), *encode_metadata(error)), None
+            # And so it is nowhere when gRPC holds on to the frames of an abort.
             async with asyncio.timeout(_ABORT_S):
-                await context.abort(*ending)
+                await context.abort(status, told, trailing)
         finally:
             self._running.discard(task)
 
@@ -206,14 +204,6 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 await context.write(message)
         except TimeoutError:
             raise DeadlineExceeded("reader", limit_s) from None
-
-
-def _abort_arguments(error: GanglionError, request_id: str) -> _AbortArguments:
-    return (
-        grpc.StatusCode[error.grpc],
-        encode_details(error),
-        ((REQUEST_ID, request_id), *encode_metadata(error)),
-    )
 
 
 def _log(method: str, outcome: str, took_s: float, request_id: str) -> None:

@@ -6,7 +6,7 @@ its bare characters. `harmony` has neither: its calls are channels, and the mark
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ganglion.core.request import Tool, ToolUse
 from ganglion.text.tools import deepseek, gemma, tagged, untagged
@@ -47,16 +47,12 @@ _MISTRAL = (untagged.ARGS, untagged.CALL_ID)
 _DEEPSEEK = (deepseek.SECTION_END, deepseek.CALL_END, deepseek.SEPARATOR)
 
 _GENERIC = ToolFamily("generic", tagged.read_tagged, (tagged.OPENING,), (), (tagged.CLOSING,), is_shown=True)
-_HERMES = ToolFamily(
-    "hermes", tagged.read_tagged, (tagged.OPENING,), ((tagged.OPENING,),), (tagged.CLOSING,), is_shown=True
-)
-_QWEN_XML = ToolFamily(
-    "qwen_xml",
-    tagged.read_tagged,
-    (tagged.OPENING, tagged.FUNCTION),
-    ((tagged.FUNCTION, "<parameter="),),
-    (tagged.CLOSING,),
-    is_shown=True,
+_HERMES = replace(_GENERIC, name="hermes", signs=((tagged.OPENING,),))
+_QWEN_XML = replace(
+    _GENERIC,
+    name="qwen_xml",
+    openings=(tagged.OPENING, tagged.FUNCTION),
+    signs=((tagged.FUNCTION, "<parameter="),),
 )
 _LLAMA = ToolFamily(
     "llama",
@@ -65,23 +61,11 @@ _LLAMA = ToolFamily(
     ((untagged.PYTHON_TAG,), ("<|start_header_id|>",)),
     bare="{[",
 )
-_PYTHONIC = ToolFamily(
-    "pythonic",
-    untagged.read_llama,
-    (untagged.PYTHON_TAG,),
-    (("[func_name1(",), ("<|python_start|>",)),
-    bare="{[",
-)
+_PYTHONIC = replace(_LLAMA, name="pythonic", signs=(("[func_name1(",), ("<|python_start|>",)))
 MISTRAL = ToolFamily(
     "mistral", untagged.read_mistral, (untagged.TOOL_CALLS,), ((untagged.TOOL_CALLS,),), _MISTRAL
 )
-_MISTRAL_ARGS = ToolFamily(
-    "mistral_args",
-    untagged.read_mistral,
-    (untagged.TOOL_CALLS,),
-    ((untagged.TOOL_CALLS, untagged.ARGS),),
-    _MISTRAL,
-)
+_MISTRAL_ARGS = replace(MISTRAL, name="mistral_args", signs=((untagged.TOOL_CALLS, untagged.ARGS),))
 _GEMMA = ToolFamily(
     "gemma", gemma.read_gemma, (gemma.OPENING,), ((gemma.OPENING,),), (gemma.CLOSING, gemma.QUOTE)
 )
@@ -102,13 +86,7 @@ DEEPSEEK = ToolFamily(
     ((deepseek.SEPARATOR, "```json"),),
     _DEEPSEEK,
 )
-_DEEPSEEK_PLAIN = ToolFamily(
-    "deepseek_plain",
-    deepseek.read_deepseek,
-    (deepseek.SECTION, deepseek.CALL),
-    ((deepseek.SEPARATOR,), (deepseek.SECTION,)),
-    _DEEPSEEK,
-)
+_DEEPSEEK_PLAIN = replace(DEEPSEEK, name="deepseek_plain", signs=((deepseek.SEPARATOR,), (deepseek.SECTION,)))
 _HARMONY = ToolFamily(
     "harmony",
     _nothing,

@@ -101,8 +101,14 @@ def _arguments(text: str) -> msgspec.Raw:
 
 _encode = msgspec.json.Encoder().encode
 _NO_INPUT = msgspec.Raw(b"{}")
-_PING = Frame(_encode(MessagePing()), "ping")
-_STOP = Frame(_encode(MessageStop()), "message_stop")
+
+
+def _framed(event: MessageEvent) -> Frame:
+    return Frame(_encode(event), str(event.__struct_config__.tag))
+
+
+_PING = _framed(MessagePing())
+_STOP = _framed(MessageStop())
 
 
 class MessagesProjection:
@@ -148,7 +154,7 @@ class MessagesProjection:
             stop_sequence=None,
             usage=usage_of(usage),
         )
-        return _framed("message_start", MessageStart(message))
+        return _framed(MessageStart(message))
 
     def _open(self, opened: Opened) -> list[Frame]:
         self._opened = opened
@@ -164,15 +170,15 @@ class MessagesProjection:
         match self._opened.kind:
             case "text":
                 begun = [] if self._is_block_out else [self._out(TextContent(""))]
-                return [*begun, self._delta(BlockDelta(self._index, TextDelta(text)))]
+                return [*begun, _framed(BlockDelta(self._index, TextDelta(text)))]
             case "reasoning":
                 begun = [] if self._is_block_out else [self._out(ThinkingContent("", ""))]
                 if self._reply.is_thinking_omitted:
                     return begun
                 self._thoughts.append(text)
-                return [*begun, self._delta(BlockDelta(self._index, ThinkingDelta(text)))]
+                return [*begun, _framed(BlockDelta(self._index, ThinkingDelta(text)))]
             case "tool_call":
-                return [self._delta(BlockDelta(self._index, InputJsonDelta(text)))]
+                return [_framed(BlockDelta(self._index, InputJsonDelta(text)))]
             case _:
                 assert_never(self._opened.kind)
 
@@ -180,26 +186,19 @@ class MessagesProjection:
         assert self._opened is not None
         if not self._is_block_out:
             return []
-        frames = [_framed("content_block_stop", BlockStop(self._index))]
+        frames = [_framed(BlockStop(self._index))]
         if self._opened.kind == "reasoning":
             sealed = self._reply.seal.sign(self._reply.tenant, "".join(self._thoughts))
-            frames.insert(0, self._delta(BlockDelta(self._index, SignatureDelta(sealed))))
+            frames.insert(0, _framed(BlockDelta(self._index, SignatureDelta(sealed))))
         return frames
 
     def _end(self, event: Finished | Failed) -> list[Frame]:
         if isinstance(event, Failed):
             return [Frame(encode_error(event.error, self._reply.request_id), "error")]
         ending = MessageDelta(ending_of(event), delta_usage_of(event.usage))
-        return [_framed("message_delta", ending), _STOP]
+        return [_framed(ending), _STOP]
 
     def _out(self, content: Content) -> Frame:
         self._index += 1
         self._is_block_out = True
-        return _framed("content_block_start", BlockStart(self._index, content))
-
-    def _delta(self, delta: BlockDelta) -> Frame:
-        return _framed("content_block_delta", delta)
-
-
-def _framed(name: str, event: MessageEvent) -> Frame:
-    return Frame(_encode(event), name)
+        return _framed(BlockStart(self._index, content))

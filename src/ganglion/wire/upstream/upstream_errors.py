@@ -145,7 +145,11 @@ def _error_from_body(body: UpstreamErrorBody, status: int, *, model: str = "") -
     code = body.code if isinstance(body.code, str) else ""
     if _is_overflow(body, code):
         return _overflow(body, message)
-    if code == ModelNotFound.code or (not code and status == 404) or _is_unknown_model(message, status):
+    if (
+        code == ModelNotFound.code
+        or (not code and status == 404)
+        or (status in (400, 404) and _UNKNOWN_MODEL.search(message))
+    ):
         return ModelNotFound(model)
     kind = None if code in _NOT_THE_CLIENTS else class_of(code)
     if kind is None:
@@ -212,10 +216,6 @@ def _first(*numbers: int | None) -> int | None:
 def _number(pattern: re.Pattern[str], text: str) -> int | None:
     found = pattern.search(text)
     return None if found is None else int(next(group for group in found.groups() if group is not None))
-
-
-def _is_unknown_model(message: str, status: int) -> bool:
-    return status in (400, 404) and _UNKNOWN_MODEL.search(message) is not None
 
 
 def _read(body: bytes) -> UpstreamErrorBody:

@@ -59,11 +59,6 @@ _TOKEN: Final = b"\x0a"
 _DONE: Final = b"\x1a"
 
 
-def _generate_admission_request(message: pb.GenerateRequest, model: str) -> AdmissionRequest:
-    """What a call takes at most; its prompt is all that the session then holds."""
-    return AdmissionRequest(model, _prompt_tokens(message) + min(message.max_tokens, MAX_TOKENS))
-
-
 class _GenerateMeter:
     """Counts the tokens of one call: by its last message, or by what came where that did not."""
 
@@ -126,7 +121,7 @@ class RelayService:
             "TruncateSession": self._on_session,
             "ListSessions": self._list,
             "CloseSession": self._close,
-            "SaveSession": self._save,
+            "SaveSession": self._streamed,
             "RestoreSession": self._restore,
             "SuspendSession": self._on_session,
             "GetReadoutManifest": self._on_model,
@@ -149,25 +144,37 @@ class RelayService:
         identity = call.caller.identity
         message.priority = max(message.priority, identity.priority)
         model = await self._model_of(view, location, handle, call)
-        admission = await self._gatekeeper.admit(identity, _generate_admission_request(message, model))
+        # At most: the prompt is all that the session then holds.
+        most = _prompt_tokens(message) + min(message.max_tokens, MAX_TOKENS)
+        admission = await self._gatekeeper.admit(identity, AdmissionRequest(model, most))
         meter = _GenerateMeter(message)
         try:
             await self._fleet.wait_for_room(view, identity.tenant)
-            message.session_id = location.id
-            with _as_session(handle):
-                async with aclosing(self._nodes.stream(view, call, message.SerializeToString())) as answers:
-                    async for data in answers:
-                        meter.feed(data)
-                        yield data
+            async with aclosing(self._streamed(message, call)) as answers:
+                async for data in answers:
+                    meter.feed(data)
+                    yield data
         finally:
             admission.settle(meter.usage)
 
     async def _on_session(self, message: Any, call: RelayCall) -> bytes:
+        with self._addressed(message, call) as view:
+            return await self._nodes.ask(view, call, message.SerializeToString())
+
+    async def _streamed(self, message: Any, call: RelayCall) -> AsyncGenerator[bytes, None]:
+        with self._addressed(message, call) as view:
+            async with aclosing(self._nodes.stream(view, call, message.SerializeToString())) as answers:
+                async for data in answers:
+                    yield data
+
+    @contextmanager
+    def _addressed(self, message: Any, call: RelayCall) -> Iterator[NodeView]:
+        """The node of the session that a message names, which is told its own id of it."""
         handle = message.session_id
         view, location = self._located(handle, call)
         message.session_id = location.id
         with _as_session(handle):
-            return await self._nodes.ask(view, call, message.SerializeToString())
+            yield view
 
     async def _fork(self, message: pb.ForkSessionRequest, call: RelayCall) -> bytes:
         handle = message.session_id
@@ -184,15 +191,6 @@ class RelayService:
         _, location = self._located(message.session_id, call)
         self._owners.forget(location)
         return await self._on_session(message, call)
-
-    async def _save(self, message: pb.SaveSessionRequest, call: RelayCall) -> AsyncGenerator[bytes, None]:
-        handle = message.session_id
-        view, location = self._located(handle, call)
-        message.session_id = location.id
-        with _as_session(handle):
-            async with aclosing(self._nodes.stream(view, call, message.SerializeToString())) as answers:
-                async for data in answers:
-                    yield data
 
     async def _restore(self, messages: AsyncIterator[pb.SessionBytes], call: RelayCall) -> bytes:
         upload = await _begin_upload(messages)
