@@ -249,8 +249,6 @@ def _environment(settings: "EngineSettings", variables: Mapping[str, str]) -> di
         found["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as the driver counts them, who was asked what is free
     if settings.threads is not None:
         found.update(OMP_NUM_THREADS=str(settings.threads), VLLM_CPU_OMP_THREADS_BIND="nobind")
-    if settings.kv_tokens is not None or own.kv_cache_gb is not None:
-        found["VLLM_CPU_KVCACHE_SPACE"] = ""  # it would win over what the settings say
     return found
 
 
