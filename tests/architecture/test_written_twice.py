@@ -15,16 +15,16 @@ REASONS = {
         "gateway.node",
         "wire.fleet",
     ): "the gateway's value has our names, its state the wire's",
+    (
+        "engines.llama.engine",
+        "engines.vllm.engine",
+    ): "both constructors take what the table's factory is given",
     ("gateway.upstream.node_client", "gateway.upstream.node_client"): (
         "`call` takes what `stream` takes, each by its name, so that both are checked where they are called"
     ),
     ("server.endpoints.http", "server.endpoints.http"): (
         "the loop behind every frame of a stream does not ask what only its first one must know"
     ),
-    (
-        "store.database",
-        "store.response_store",
-    ): "a signature in the protocol and in what implements it",
     ("wire.ollama.schema", "wire.ollama.schema"): (
         "a line of Ollama's has its message in the middle, and a Struct's inherited fields come first"
     ),

@@ -114,4 +114,4 @@ def test_an_engine_that_does_not_exist_is_refused_with_those_that_do(tmp_path, m
     (tmp_path / "models.yaml").write_text("models:\n  fast: {hub: org/repo, engine: lama}\n")
     with pytest.raises(InvalidValue, match=r"fast\.engine") as raised:
         compose(configured({"hub.offline": True}), [], [])
-    assert raised.value.hint == "There are: llama, echo."
+    assert raised.value.hint == "There are: llama, vllm."

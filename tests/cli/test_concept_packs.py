@@ -10,7 +10,7 @@ from small_models import tiny_gguf
 from ganglion.cli.compose import compose
 from ganglion.cli.concepts.pack_files import find_packs, fitting
 from ganglion.core.errors import InvalidValue, LoadFailed
-from ganglion.engines.llama.concepts.pack import ConceptPack, PackManifest, PackModel, write_pack
+from ganglion.engines.concepts.pack import ConceptPack, PackManifest, PackModel, write_pack
 from ganglion.registry.files.gguf import read_facts
 from support.configured import configured
 

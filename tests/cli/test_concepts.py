@@ -9,7 +9,7 @@ import pytest
 from commands import data, fresh_environment, refusal, run
 from small_models import tiny_gguf
 
-from ganglion.engines.llama.concepts.pack import read_pack
+from ganglion.engines.concepts.pack import read_pack
 from ganglion.registry.hub.embedded import SMOLLM2, find
 from support.real_node import running_node
 

@@ -75,6 +75,7 @@ def test_json_holds_every_check(environment: dict[str, str]) -> None:
         "memory",
         "llama.cpp",
         "accelerator",
+        "best engine",
         f"port {port} (http)",
         f"port {port + 1} (sessions)",
         "hub token",

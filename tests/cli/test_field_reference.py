@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from field_reference import TABLES, filled, main
 
-from ganglion.cli.field_reference import TABLES, filled, main
 from ganglion.core.errors import error_classes
 from ganglion.core.sampling import PARAMS, SAMPLER_PARAMS
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from reference import filled, keys, main
 
 from ganglion.cli.main import app
-from ganglion.cli.reference import filled, keys, main
 from ganglion.config import load
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"

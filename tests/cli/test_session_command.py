@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ganglion.cli.inference.session_repl import bar
-from ganglion.engines.llama.concepts.pack import ConceptPack, PackManifest, PackModel, write_pack
+from ganglion.engines.concepts.pack import ConceptPack, PackManifest, PackModel, write_pack
 from support.ports import free_port
 from support.real_node import Node, running_node
 

@@ -1,6 +1,7 @@
 """The real lines, over loopback: what gRPC makes of calls, cancellation, silence and nodes that are gone."""
 
 import asyncio
+import gc
 import subprocess
 from pathlib import Path
 
@@ -93,6 +94,22 @@ async def test_leaving_an_iteration_cancels_the_call_on_the_node(kind: Kind) -> 
         assert session.length == 2
         await done(session.append(" two"))
         assert node.tokens(session.id) == session.tokens
+        await done(client.close())
+
+
+async def test_dropping_an_iteration_cancels_the_call_on_the_node(kind: Kind) -> None:
+    with serving(FakeNode()) as (server, port):
+        client = real_client(kind, port)
+        session = client.session("fake")
+        await done(session.append("one"))
+        server.cancelled.clear()
+        server.silence.set()
+        generation = session.generate()
+        await some(generation, 1)
+        del generation
+        gc.collect()
+        await until(server.cancelled.is_set)
+        server.silence.clear()
         await done(client.close())
 
 

@@ -32,7 +32,6 @@ HEAVY = {
         "ganglion.cli.command_groups",
         "ganglion.cli.fleet.status",
         "ganglion.cli.fleet.drain_move",
-        "ganglion.cli.command_groups",
         "ganglion.cli.fleet.plan",
     ],
 )

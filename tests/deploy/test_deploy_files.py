@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import yaml
+from reference import keys
 
 from ganglion.cli.main import app
-from ganglion.cli.reference import keys
 from ganglion.config import load
 from ganglion.gateway.placing.catalogue import parse_catalogue
 from ganglion.server.middleware.auth import PUBLIC_ROUTES

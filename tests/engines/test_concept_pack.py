@@ -11,7 +11,7 @@ import pytest
 from gguf import GGUFReader
 
 from ganglion.core.errors import InvalidValue, LoadFailed, ModelMismatch
-from ganglion.engines.llama.concepts.pack import (
+from ganglion.engines.concepts.pack import (
     ConceptPack,
     PackModel,
     manifest_path,

@@ -1,7 +1,6 @@
 """The server's end of a worker's socket, fed with bytes and without a worker."""
 
 import asyncio
-from contextlib import aclosing
 from itertools import pairwise
 
 import pytest
@@ -110,7 +109,9 @@ def nobody(_: Outcome) -> None:
 async def collected(
     subject: Connection, number: int, on_released: OnReleased = nobody
 ) -> list[SequenceUpdate]:
-    return [update async for update in subject.updates(submit(number), on_released)]
+    updates: list[SequenceUpdate] = []
+    await subject.run(submit(number), updates.append, on_released)
+    return updates
 
 
 @given(st.sets(st.integers(0, len(STREAM))))
@@ -159,14 +160,51 @@ async def test_a_lost_worker_ends_every_request_and_question_with_its_reason() -
 async def test_what_came_before_the_worker_died_is_still_read() -> None:
     subject, _, _ = connection()
     subject.data_received(encode(WorkerReady(100, 0.5)))
-    async with aclosing(subject.updates(submit(7))) as updates:
-        first = asyncio.ensure_future(anext(updates))
-        await asyncio.sleep(0)
-        subject.data_received(stepped(SequenceUpdate(7, started=(2, 0))))
-        subject.connection_lost(None)
-        assert (await first).started == (2, 0)
-        with pytest.raises(EngineFailed):
-            await anext(updates)
+    updates: list[SequenceUpdate] = []
+    running = asyncio.create_task(subject.run(submit(7), updates.append))
+    await asyncio.sleep(0)
+    subject.data_received(stepped(SequenceUpdate(7, started=(2, 0))))
+    subject.connection_lost(None)
+    with pytest.raises(EngineFailed):
+        await running
+    assert [update.started for update in updates] == [(2, 0)]
+
+
+async def test_a_full_sink_gets_the_rest_in_order_once_it_has_room_and_no_neighbour_waits_for_it() -> None:
+    subject, _, _ = connection()
+    full: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    taken: list[SequenceUpdate] = []
+
+    def sink(update: SequenceUpdate) -> asyncio.Future[None] | None:
+        taken.append(update)
+        return full if len(taken) == 1 else None
+
+    running = asyncio.create_task(subject.run(submit(7), sink))
+    neighbour = asyncio.create_task(collected(subject, 8))
+    await asyncio.sleep(0)
+    for cached in range(4):
+        subject.data_received(stepped(SequenceUpdate(7, started=(2, cached)), SequenceUpdate(8)))
+    subject.data_received(stepped(SequenceUpdate(7, end=end()), SequenceUpdate(8, end=end())))
+    assert len(await neighbour) == 5
+    await asyncio.sleep(0)
+    assert len(taken) == 1
+    assert not running.done()
+    full.set_result(None)
+    await running
+    assert [update.started for update in taken] == [(2, 0), (2, 1), (2, 2), (2, 3), None]
+
+
+async def test_a_sink_that_raises_ends_its_own_run_and_no_other() -> None:
+    subject, line, _ = connection()
+    running = asyncio.create_task(subject.run(submit(7), lambda update: 1 / 0))  # type: ignore[arg-type,return-value]
+    neighbour = asyncio.create_task(collected(subject, 8))
+    await asyncio.sleep(0)
+    subject.data_received(stepped(SequenceUpdate(7), SequenceUpdate(8)))
+    subject.data_received(stepped(SequenceUpdate(7), SequenceUpdate(8, end=end())))
+    assert len(await neighbour) == 2
+    with pytest.raises(ZeroDivisionError):
+        await running
+    assert [frame for frame in line.frames() if isinstance(frame, Abort)] == [Abort(7)]
 
 
 async def test_closing_a_request_aborts_it_and_an_ended_one_is_not_aborted() -> None:

@@ -10,6 +10,8 @@ from ganglion.engines.table import DEFAULT_ENGINE, ENGINES, EngineName
 SOURCE = Path(ganglion.__file__).parent
 OTHER_MEANINGS = {
     "client/": "a model's name in examples",
+    "cli/engines/": "the commands that build and install single engines",
+    "engines/installing/": "an environment is called like its engine",
     "engines/llama/": "the engine says its own name, and the architecture of its files",
     "engines/echo/": "the engine says its own name",
     "engines/vllm/": "the engine says its own name",

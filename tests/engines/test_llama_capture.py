@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ganglion.engines.concepts.pack import ConceptPack, PackManifest, PackModel, merge_packs
 from ganglion.engines.llama.concepts.capture import Capture, parts_of
-from ganglion.engines.llama.concepts.pack import ConceptPack, PackManifest, PackModel, merge_packs
 from ganglion.engines.llama.native.context import NativeContext
 from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.native.model import NativeModel, load_model

@@ -25,14 +25,14 @@ from ganglion.core.request import (
     salt_of,
 )
 from ganglion.core.sampling import ResolvedSampling, Sampling
-from ganglion.engines.llama.concepts.pack import ConceptPack, PackManifest, PackModel, merge_packs, write_pack
-from ganglion.engines.llama.concepts.steering import Steerer, variant_of
+from ganglion.engines.concepts.pack import ConceptPack, PackManifest, PackModel, merge_packs, write_pack
+from ganglion.engines.concepts.steering import Steerer, variant_of
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.native.context import NativeContext
 from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.native.model import load_model
-from ganglion.engines.llama.tokens import check_steering
 from ganglion.engines.settings import EngineSettings
+from ganglion.engines.steering_check import check_steering
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.hub.embedded import SMOLLM2, find
 from support.embedded_model import kept_open

@@ -14,7 +14,7 @@ from ganglion.core.engine import EmbedRequest, RankRequest
 from ganglion.core.errors import ContextLengthExceeded, InvalidValue, UnsupportedParameter
 from ganglion.core.events import Failed, Finished
 from ganglion.core.request import ChatPrompt, Message, Request, TextPrompt, TokenPrompt
-from ganglion.engines.llama.embedder import joined, parts_of
+from ganglion.engines.embedder import joined, parts_of
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.native.model import NativeModel, load_model

@@ -11,7 +11,7 @@ from reference_model import TEXT, Floats, ReferenceModel, cosines, forward_of
 from ganglion.core.events import Finished, Pieces, Scored, Token, TokenEvent
 from ganglion.core.request import TokenRequest
 from ganglion.core.sampling import ResolvedSampling
-from ganglion.engines.llama.concepts.pack import ConceptPack, PackManifest, PackModel, write_pack
+from ganglion.engines.concepts.pack import ConceptPack, PackManifest, PackModel, write_pack
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.native.model import NativeModel

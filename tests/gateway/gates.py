@@ -22,11 +22,11 @@ class Clock:
         return self.now_s
 
 
-class Flaky:
+class Flaky(AccessStore):
     """An AccessStore whose database can be taken away."""
 
     def __init__(self, inner: AccessStore) -> None:
-        self._inner = inner
+        self.__dict__ = inner.__dict__
         self.is_away = False
         self.loses_answers = False
         """Usage is written, and the answer lost on the way."""
@@ -34,21 +34,18 @@ class Flaky:
 
     async def add_usage(self, spender: str, batch: int, rows: Sequence[HourlyUsage]) -> None:
         self._check()
-        await self._inner.add_usage(spender, batch, rows)
+        await super().add_usage(spender, batch, rows)
         if self.loses_answers:
             raise StoreUnavailable("The connection was lost.")
 
     async def grant(self, *arguments: Any, **keywords: Any) -> Any:
         self._check()
         self.grants += 1
-        return await self._inner.grant(*arguments, **keywords)
+        return await super().grant(*arguments, **keywords)
 
     async def keys_version(self) -> int:
         self._check()
-        return await self._inner.keys_version()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        return await super().keys_version()
 
     def _check(self) -> None:
         if self.is_away:

@@ -18,6 +18,8 @@ class LoadingNode:
     name: str
     fleet: Fleet
     total_mb: int = 8000
+    cards_mb: tuple[int, ...] = ()
+    """Memory of each of its devices; none for a processor with `total_mb`."""
     sizes_mb: dict[str, int] = field(default_factory=dict)
     delay_s: float = 0.01
     failing: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -28,6 +30,8 @@ class LoadingNode:
     busy: Counter[str] = field(default_factory=Counter)
     loads: Counter[str] = field(default_factory=Counter)
     unloads: Counter[str] = field(default_factory=Counter)
+    asked: list[dict[str, object]] = field(default_factory=list)
+    """The bodies of loads, without what was left open."""
     is_silent: bool = False
     """Whether the fleet does not hear of its changes."""
     used_s: float = 0.0
@@ -45,7 +49,11 @@ class LoadingNode:
                 spec,
                 is_healthy=True,
                 replicas=tuple(self.held.values()),
-                devices=(DeviceMemory(-1, "cpu", self.total_mb, self.total_mb - taken),),
+                devices=tuple(
+                    DeviceMemory(index, "card", mb, mb - taken // len(self.cards_mb))
+                    for index, mb in enumerate(self.cards_mb)
+                )
+                or (DeviceMemory(-1, "cpu", self.total_mb, self.total_mb - taken),),
             )
         )
 
@@ -116,6 +124,8 @@ class LoadingNode:
             return 200, self.health()
         asked = json.loads(body)
         assert "devices" not in asked or asked["devices"] is None
+        if path == "/models/load":
+            self.asked.append({name: value for name, value in asked.items() if value is not None})
         return await (self.load if path == "/models/load" else self.unload)(asked["model_id"])
 
 

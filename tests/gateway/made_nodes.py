@@ -1,5 +1,6 @@
 """Nodes made up in a line: for the rooms that only look at what nodes said."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ganglion.gateway.node import DeviceMemory, NodeSpec, NodeView, Replica
@@ -21,6 +22,7 @@ def node(
     is_foreign: bool = False,
     wires: frozenset[Wire] | None = None,
     max_in_flight: int | None = None,
+    engines: Mapping[str, tuple[str, ...]] | None = None,
 ) -> NodeView:
     kind = "openai" if is_foreign else "ganglion"
     spec = NodeSpec(name, f"http://{name}", kind, max_in_flight=max_in_flight)
@@ -33,6 +35,7 @@ def node(
         replicas=tuple(held(each) if isinstance(each, str) else each for each in replicas),
         devices=tuple(DeviceMemory(index, f"card {index}", 24000, mb) for index, mb in enumerate(rooms)),
         digest=frozenset(digest),
+        engines={name: frozenset(fields) for name, fields in (engines or {}).items()},
     )
 
 

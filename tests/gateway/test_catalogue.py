@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ganglion.core.device_layout import DeviceLayout
 from ganglion.core.errors import GanglionError, InvalidValue, UnknownParameter
 from ganglion.gateway.placing.catalogue import CatalogueModel, Cost, parse_catalogue
 
@@ -36,11 +37,20 @@ fallbacks = ["chat-small"]
 id = "chat-small"
 aliases = ["*"]
 loadable = false
+
+[[models]]
+id = "chat-wide"
+tensor_parallel = 2
+pipeline_parallel = 3
+data_parallel = 4
+executor = "ray"
+device_mb = 70000
+pinned_on = ["head"]
 """
 
 
 def test_every_key_is_read() -> None:
-    large, small = parse_catalogue(WHOLE).models
+    large, small, wide = parse_catalogue(WHOLE).models
     assert (large.origin, large.devices, large.priority, large.most_replicas) == (
         "Qwen/Qwen3-32B-GGUF",
         2,
@@ -50,9 +60,9 @@ def test_every_key_is_read() -> None:
     assert large.cost == Cost(0.5, 1.5)
     assert {"chat-large", "qwen/qwen3-32b-gguf:q4_k_m", "qwen3-32b-q4_k_m"} <= large.listed_as
     assert (small.origin, small.memory_mb, small.most_replicas, small.idle_s) == ("chat-small", 0, 1, None)
-    assert {name for name in large.__struct_fields__ if name != "loadable"} == set(
-        re.findall(r"^(\w+) =", WHOLE.split("[[models]]")[1], re.MULTILINE)
-    )
+    assert wide.layout == DeviceLayout(2, 3, 4, None, "ray")
+    assert wide.device_mb == 70000
+    assert set(large.__struct_fields__) == set(re.findall(r"^(\w+) =", WHOLE, re.MULTILINE))
 
 
 def test_names_are_found_in_any_case_and_ids_as_they_are() -> None:

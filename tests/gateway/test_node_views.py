@@ -41,8 +41,11 @@ def test_a_state_becomes_a_view() -> None:
         model("n", "loading", pinned=True, priority=2, error="why"),
         devices=(DeviceHealth(0, "A GPU", 1000, 3000, None, None),),
         digest=("x", "y"),
+        engines={"vllm": ("devices",) * 100, "llama": (), "e" * 1000: ("x",)}
+        | {f"e{number}": () for number in range(99)},
     )
     view = state_view(SPEC, told, 5.0)
+    assert (view.engines["vllm"], view.engines["llama"], len(view.engines)) == ({"devices"}, set(), 64)
     assert view.is_healthy and not view.is_draining and view.takes_work
     assert view.replicas == (
         Replica(
@@ -233,8 +236,10 @@ def test_a_node_is_read_as_a_gateway_tells_of_it() -> None:
         epoch=None,
         devices=(NodeDevice(0, "card", 6000, 5000),) * 1000,
         models=(ReplicaState(id="m", status="loaded", in_flight=-1),),
+        engines={"vllm": ("devices",)},
     )
     view = overview_view(told)
+    assert view.engines == {"vllm": {"devices"}}
     assert (view.name, view.is_healthy, view.is_draining) == ("a", True, True)
     assert (view.devices[0].total_mb, view.devices[0].free_mb, len(view.devices)) == (6000, 5000, 256)
     assert (view.replicas[0].id, view.replicas[0].in_flight) == ("m", 0)

@@ -115,7 +115,9 @@ def test_nobody_leaves_who_is_busy_pinned_more_urgent_or_needed() -> None:
 def test_what_is_busy_or_on_its_way_may_pass_and_what_is_pinned_does_not() -> None:
     assert refused(model(), node("a", idle("x", 4000, in_flight=1), free_mb=0)).is_passing
     assert refused(model(), node("a", held("x", "loading", memory_mb=4000), free_mb=4000)).is_passing
-    assert refused(model(), node("a", free_mb=4000), at=PlacementContext(reserved_mb={"a": 1})).is_passing
+    assert refused(
+        model(), node("a", free_mb=4000), at=PlacementContext(reserved_mb={("a", 0): 1})
+    ).is_passing
     assert not refused(model(), node("a", idle("x", 4000, in_flight=1, is_pinned=True), free_mb=0)).is_passing
     assert not refused(model(), node("a", free_mb=3999)).is_passing
 

@@ -12,8 +12,8 @@ import pytest
 from ganglion import __version__
 from ganglion.cli.system.this_machine import installed_engines
 from ganglion.core.machine import Accelerator, Device, EngineFacts, Memory
-from ganglion.engines.llama.native import installed
-from ganglion.engines.llama.native.installed import accelerators_of, needed_by
+from ganglion.engines.llama.native import library_files
+from ganglion.engines.llama.native.library_files import accelerators_of, needed_by
 from ganglion.registry.machine.describe import (
     can_accelerate,
     describe,
@@ -95,8 +95,9 @@ def test_a_card_on_the_bus_is_seen_and_a_sound_chip_is_not(tmp_path: Path) -> No
         (GpuSurvey(), CPU_ONLY, {}, False, None),
         (GpuSurvey(), CPU_ONLY, {}, True, "no driver"),
         (GpuSurvey(problem="Driver/library version mismatch"), CPU_ONLY, {}, True, "version mismatch"),
-        (CARD, CPU_ONLY, {}, True, "built for the CPU only. Point GANGLION_LIBLLAMA"),
+        (CARD, CPU_ONLY, {}, True, "built for the CPU only. Build it for the GPU (ganglion engines build"),
         (CARD, EngineFacts("llama", "1", "GANGLION_LIBLLAMA", ()), {}, True, "-DGGML_CUDA=ON"),
+        (CARD, EngineFacts("llama", "1", "built", ()), {}, True, "build llama --cuda"),
         (CARD, None, {}, True, "pip install xllamacpp"),
         (CARD, WITH_CUDA, {"CUDA_VISIBLE_DEVICES": ""}, True, "CUDA_VISIBLE_DEVICES hides"),
         (CARD, WITH_CUDA, {"CUDA_VISIBLE_DEVICES": "0"}, True, None),
@@ -139,13 +140,13 @@ def test_what_a_library_was_built_for_is_read_from_its_file(tmp_path: Path) -> N
     assert accelerators_of(split) == ()
     (tmp_path / "libggml.so").write_bytes(elf("libggml-vulkan.so", "libggml.so"))
     assert accelerators_of(split) == ("vulkan",)
-    library = installed.describe("llama", "1", {"GANGLION_LIBLLAMA": str(whole)})
+    library = library_files.describe("llama", "1", {"GANGLION_LIBLLAMA": str(whole)})
     assert library is not None
     assert (library.library, library.accelerators) == ("GANGLION_LIBLLAMA", ("cuda",))
 
 
 def test_the_bundled_library_says_what_it_was_built_for() -> None:
-    library = installed.describe("llama", "1", {})
+    library = library_files.describe("llama", "1", {})
     assert library is not None
     assert library.library == "bundled"
     assert library.accelerators == ()

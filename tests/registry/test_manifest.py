@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ganglion.core.device_layout import DeviceLayout
 from ganglion.core.errors import GanglionError, InvalidValue, UnknownParameter
 from ganglion.core.sampling import Sampling
 from ganglion.registry.naming.manifest import ManifestEntry, ModelsManifest, read_manifest
@@ -69,6 +70,11 @@ def test_a_table_says_everything(file: Path) -> None:
       sampling: {temperature: 0, top_p: 0.9, top_k: 40, min_p: 0.05, repetition_penalty: 1.1}
       chat_template: chat.jinja
       gpu_layers: 0
+      tensor_parallel: 2
+      pipeline_parallel: 3
+      data_parallel: 4
+      devices: [5, "cuda:1"]
+      executor: ray
     """
     assert entry(file, text) == ManifestEntry(
         key="fast",
@@ -85,6 +91,7 @@ def test_a_table_says_everything(file: Path) -> None:
         sampling=Sampling(temperature=0, top_p=0.9, top_k=40, min_p=0.05, repetition_penalty=1.1),
         chat_template=str(file.parent / "chat.jinja"),
         gpu_layers=0,
+        layout=DeviceLayout(2, 3, 4, ("1", "5"), "ray"),
     )
 
 
@@ -186,6 +193,15 @@ def test_a_typo_names_the_file_the_key_and_the_nearest_right_one(
         ("fast: {sampling: {temperature: -1}}", "fast.sampling.temperature"),
         ("fast: {sampling: {top_p: 2}}", "fast.sampling.top_p"),
         ("fast: {gpu_layers: 1.5}", "fast.gpu_layers"),
+        ("fast: {tensor_parallel: 0}", "fast.tensor_parallel"),
+        ("fast: {tensor_parallel: 1025}", "fast.tensor_parallel"),
+        ("fast: {pipeline_parallel: two}", "fast.pipeline_parallel"),
+        ("fast: {data_parallel: 1.5}", "fast.data_parallel"),
+        ("fast: {devices: 0}", "fast.devices"),
+        ("fast: {devices: []}", "fast.devices"),
+        ("fast: {devices: [0, 0]}", "fast.devices"),
+        ("fast: {devices: [-1]}", "fast.devices"),
+        ("fast: {executor: slurm}", "fast.executor"),
         ("../x: ./a.gguf", "../x"),
         ("'': ./a.gguf", ""),
         ("'*': ./a.gguf", "*"),
@@ -280,7 +296,10 @@ TREES = st.recursive(
         st.lists(inner, max_size=3)
         | st.dictionaries(
             st.sampled_from(
-                ["models", "path", "hub", "quant", "aliases", "sampling", "top_k", "keep_alive", "x", "a/b"]
+                [
+                    *("models", "path", "hub", "quant", "aliases", "sampling", "top_k", "keep_alive"),
+                    *("devices", "tensor_parallel", "executor", "x", "a/b"),
+                ]
             ),
             inner,
             max_size=4,

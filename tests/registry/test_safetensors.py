@@ -53,6 +53,7 @@ def test_a_folder_says_what_its_model_is(tmp_path: Path) -> None:
         parameters=4 * 8 + 8,
         capabilities=("chat", "tools", "reasoning", "completion"),
         sampling=Sampling(temperature=0.6, top_p=0.9, top_k=0),
+        embedding_length=64,
     )
 
 
@@ -67,6 +68,8 @@ def test_shards_are_one_model_by_their_names_or_by_an_index(tmp_path: Path) -> N
     assert read_facts(folder).parameters == 3 * 40
     assert read_facts(files[1]).size_bytes == sum(file.stat().st_size for file in files)
     (folder / "consolidated.safetensors").write_bytes(safetensors())
+    assert read_facts(folder).parameters == 3 * 40, "the same weights in another layout"
+    (folder / "zebra.safetensors").write_bytes(safetensors())
     with pytest.raises(LoadFailed, match="belong together"):
         read_facts(folder)
     (folder / INDEX).write_text(json.dumps({"weight_map": {"a": files[0].name, "b": files[1].name}}))
@@ -76,7 +79,7 @@ def test_shards_are_one_model_by_their_names_or_by_an_index(tmp_path: Path) -> N
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     folder = safetensors_model(tmp_path / "Tiny")
     write_shards(folder, 3)[1].unlink()
-    with pytest.raises(LoadFailed, match="lacks model-00002-of-00003"):
+    with pytest.raises(LoadFailed, match="incomplete: it lacks model-00002-of-00003"):
         read_facts(folder)
     (folder / INDEX).write_text(json.dumps({"weight_map": {"a": "other.safetensors"}}))
     with pytest.raises(LoadFailed, match=r"lacks other\.safetensors"):

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from ganglion.core.machine import DeviceReading, MachineSource
+from ganglion.core.machine import Cpu, DeviceReading, EngineFacts, Machine, MachineSource
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from ganglion.server.endpoints.health import LOAD_S
 from ganglion.server.fleet_membership import MAX_AFFINITIES, WarmConversations
@@ -40,8 +40,9 @@ async def test_a_state_tells_what_a_gateway_needs(serving) -> None:
         reads += 1
         return (reading,)
 
-    async def describe():
-        raise AssertionError("nobody asked")
+    async def describe() -> Machine:
+        engines = EngineFacts("llama", "1"), EngineFacts("vllm", "2", layout=("tensor_parallel",))
+        return Machine("a", "", "", Cpu("", "", 1), 1, (), engines)
 
     engine = EchoEngine(EchoSettings(aliases=("parrot",)))
     async with serving(engine, machine=MachineSource(describe, readings)) as served:
@@ -55,10 +56,30 @@ async def test_a_state_tells_what_a_gateway_needs(serving) -> None:
         )
         [device] = told.devices
         assert (device.index, device.memory_free_mb) == (0, 23000)
+        assert told.engines == {"llama": (), "vllm": ("tensor_parallel",)}
         assert (told.digest, told.epoch, len(told.boot)) == ((), None, 16)
         again = await state(served)
         assert again == told, "nothing changed"
         assert reads == 1
+
+
+async def test_a_machine_that_cannot_be_described_keeps_no_state_from_a_gateway(serving) -> None:
+    described = 0
+
+    async def describe() -> Machine:
+        nonlocal described
+        described += 1
+        if described == 1:
+            await asyncio.sleep(60)
+        raise OSError("no such file")
+
+    async def readings() -> tuple[DeviceReading, ...]:
+        return ()
+
+    async with serving(EchoEngine(EchoSettings()), machine=MachineSource(describe, readings)) as served:
+        told = await settled(served)
+        assert (told.engines, [model.id for model in told.models]) == ({}, ["echo"])
+        assert described == 1, "and it is not asked again at once"
 
 
 async def test_who_waits_hears_of_a_change_at_once_and_of_none_when_the_wait_is_over(serving) -> None:

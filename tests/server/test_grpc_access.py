@@ -14,8 +14,9 @@ from grpc_health.v1 import health_pb2
 from ganglion.server.bind import InsecureBind
 from ganglion.server.gate import Gate
 from ganglion.server.grpc.caller import PUBLIC_SERVICES
+from ganglion.server.grpc.handlers import UNGATED_METHODS, gated_behaviours
 from ganglion.server.grpc.listener import HEALTH, REFLECTION
-from ganglion.server.grpc.salience_service import UNGATED_METHODS, SalienceService, gated_behaviours
+from ganglion.server.grpc.salience_service import SalienceService
 from ganglion.wire.salience import salience_pb2 as pb
 from ganglion.wire.salience.error_metadata import CODE
 from ganglion.wire.salience.service import SERVICE
@@ -37,11 +38,13 @@ def test_the_public_list_is_the_health_service_alone() -> None:
 def test_every_method_of_the_proto_has_a_handler_and_every_handler_a_method() -> None:
     service = SalienceService(None, None, tuple, max_text_bytes=1)
     assert set(service.methods) == {method.name for method in SERVICE.methods}
-    assert set(gated_behaviours(service, Gate(1))) == set(service.methods)
+    assert set(gated_behaviours(service.methods, Gate(1), lambda method, context: None)) == set(
+        service.methods
+    )
     assert set(service.methods) > UNGATED_METHODS
     del service.methods["Generate"]
     with pytest.raises(KeyError):
-        gated_behaviours(service, Gate(1))
+        gated_behaviours(service.methods, Gate(1), lambda method, context: None)
 
 
 async def status_of(channel: grpc.aio.Channel, method: MethodDescriptor, key: str | None) -> grpc.StatusCode:

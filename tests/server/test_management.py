@@ -4,8 +4,9 @@ import asyncio
 import json
 from dataclasses import replace
 
+from ganglion.core.device_layout import DeviceLayout
 from ganglion.core.engine import LoadOptions
-from ganglion.core.errors import HubUnreachable, InsufficientMemory, LoadFailed, ModelNotFound
+from ganglion.core.errors import HubUnreachable, InsufficientMemory, InvalidValue, LoadFailed, ModelNotFound
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from ganglion.registry.hub.download import Report
 from ganglion.registry.loading import eviction, failures
@@ -85,15 +86,64 @@ async def test_bad_bodies_name_the_parameter(serving) -> None:
         ({"model_id": ""}, "invalid_value", "model_id"),
         ({"model_id": "a", "context_length": -1}, "invalid_value", "context_length"),
         ({"model_id": "a", "devices": [0]}, "unsupported_parameter", "devices"),
+        ({"model_id": "a", "devices": []}, "invalid_value", "devices"),
+        ({"model_id": "a", "devices": ["cpu"]}, "invalid_value", "devices"),
+        ({"model_id": "a", "devices": [0, "cuda:0"]}, "invalid_value", "devices"),
+        ({"model_id": "a", "devices": 0}, "invalid_value", "devices"),
         ({"model_id": "a", "tensor_parallel": 2}, "unsupported_parameter", "tensor_parallel"),
+        ({"model_id": "a", "tensor_parallel": 0}, "invalid_value", "tensor_parallel"),
+        ({"model_id": "a", "tensor_parallel": 10**9}, "invalid_value", "tensor_parallel"),
+        ({"model_id": "a", "tensor_parallel": True}, "invalid_value", "tensor_parallel"),
+        ({"model_id": "a", "pipeline_parallel": 2}, "unsupported_parameter", "pipeline_parallel"),
+        ({"model_id": "a", "data_parallel": 2}, "unsupported_parameter", "data_parallel"),
+        ({"model_id": "a", "executor": "ray"}, "unsupported_parameter", "executor"),
+        ({"model_id": "a", "executor": "slurm"}, "invalid_value", "executor"),
     ]
     async with serving(holding(echo("a"))) as served:
         for body, code, param in wrong:
             error = (await served.http.post("/models/load", json=body)).json()["error"]
-            assert (error["code"], error["param"]) == (code, param)
+            assert (error["code"], error["param"]) == (code, param), body
+        assert (await served.http.get("/models")).json() == [], "nothing was begun, and nothing is remembered"
+        usual = {"tensor_parallel": 1, "pipeline_parallel": 1, "data_parallel": 1, "executor": "mp"}
+        assert (await served.http.post("/models/load", json={"model_id": "a", **usual})).status_code == 200
         assert (await served.http.post("/models/unload", json={})).status_code == 400
         unknown = await served.http.post("/models/unload", json={"model_id": "b"})
         assert unknown.status_code == 404
+
+
+async def test_a_layout_reaches_the_engine_and_a_loaded_model_has_no_other(serving) -> None:
+    built: list[DeviceLayout] = []
+
+    async def build(options: LoadOptions, *, free_bytes: int) -> EchoEngine:
+        built.append(options.layout)
+        return EchoEngine(EchoSettings("wide", open_delay_s=0.1))
+
+    def check(options: LoadOptions) -> None:
+        if options.layout.devices == ("7",):
+            raise InvalidValue("There is no device 7 here; there are 0 (card), 1 (card).", param="devices")
+
+    planned = DeviceLayout(tensor_parallel=2)
+    candidate = Candidate("wide", build, engine="echo", layout=planned, check=check)
+    async with serving(holding(candidate)) as served:
+
+        async def load(**fields: object) -> tuple[int, str | None]:
+            answer = await served.http.post("/models/load", json={"model_id": "wide", **fields})
+            return answer.status_code, answer.json().get("error", {}).get("param")
+
+        assert await load(devices=[7]) == (400, "devices")
+        assert not built
+        asked = {"devices": ["cuda:1", 0], "pipeline_parallel": 1}
+        loading = asyncio.create_task(load(**asked))
+        await until(lambda: bool(built))
+        assert await load(tensor_parallel=4) == (400, "tensor_parallel"), "nor one that is being loaded"
+        assert await loading == (200, None)
+        assert built == [DeviceLayout(pipeline_parallel=1, devices=("0", "1"))]
+        assert await load(**asked, tensor_parallel=2) == (200, None)
+        assert await load(tensor_parallel=1) == (400, "tensor_parallel")
+        assert await load(devices=[0]) == (400, "devices")
+        assert await load(executor="ray") == (400, "executor")
+        await served.http.post("/models/unload", json={"model_id": "wide"})
+        assert await load(tensor_parallel=4) == (200, None)
 
 
 async def test_an_engine_that_does_not_run_a_model_is_refused_by_name_loaded_or_not(serving) -> None:

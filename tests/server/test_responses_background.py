@@ -11,7 +11,7 @@ from ganglion.core.errors import StorageFull
 from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 from ganglion.server.life.storage import StoreTarget
 from ganglion.server.responses import background
-from ganglion.store.database import DatabaseStore
+from ganglion.store.database import Store
 from support.responses_invariants import check
 from support.waiting import until
 
@@ -250,14 +250,14 @@ async def test_a_store_that_fails_under_a_run_fails_it_and_is_told_when_it_works
     serving, monkeypatch
 ) -> None:
     is_full = False
-    replace = DatabaseStore.replace
+    replace = Store.replace
 
     async def refusing(self, *values, **named):
         if is_full:
             raise StorageFull("The disk is full.")
         return await replace(self, *values, **named)
 
-    monkeypatch.setattr(DatabaseStore, "replace", refusing)
+    monkeypatch.setattr(Store, "replace", refusing)
     async with serving(storage=MEMORY) as served:
         asking = Asking(served.http)
         response_id = await begun(served, SLOW + WORDS)

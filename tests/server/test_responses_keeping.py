@@ -11,7 +11,7 @@ import pytest
 from responding import ENDLESS, MEMORY, Asking, ask, deaf_socket, text_of
 
 from ganglion.core.errors import StorageFull, StoreUnavailable
-from ganglion.store.database import DatabaseStore
+from ganglion.store.database import Store
 from support.raw_http import request_bytes
 from support.responses_invariants import check, frames_of
 from support.waiting import until
@@ -24,7 +24,7 @@ class Faults:
         self.errors: dict[str, Exception] = {}
         self.delays_s: dict[str, float] = {}
         for name in ("put", "replace"):
-            monkeypatch.setattr(DatabaseStore, name, self._around(name, getattr(DatabaseStore, name)))
+            monkeypatch.setattr(Store, name, self._around(name, getattr(Store, name)))
 
     def _around(self, name: str, inner):
         async def write(store, *values, **named):

@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from ganglion.core.errors import StorageFull
 from ganglion.engines.echo.answer import EchoScript, ScriptedCall
-from ganglion.store.database import DatabaseStore
+from ganglion.store.database import Store
 from support.responses_invariants import Invariants
 from support.waiting import until
 
@@ -238,7 +238,7 @@ async def test_a_reader_that_stalls_is_cut(serving) -> None:
 
 
 async def test_a_store_that_is_full_is_told_and_the_next_turn_works(serving, monkeypatch) -> None:
-    put = DatabaseStore.put
+    put = Store.put
     is_full = True
 
     async def refusing(self, *values, **named):
@@ -246,7 +246,7 @@ async def test_a_store_that_is_full_is_told_and_the_next_turn_works(serving, mon
             raise StorageFull("The disk is full.")
         return await put(self, *values, **named)
 
-    monkeypatch.setattr(DatabaseStore, "put", refusing)
+    monkeypatch.setattr(Store, "put", refusing)
     async with serving(storage=MEMORY) as served, talking(served) as talk:
         told = await talk.create("hi")
         assert (told["status"], told["error"]["code"]) == (507, "storage_full")

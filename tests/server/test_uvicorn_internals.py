@@ -4,6 +4,7 @@ import inspect
 
 import pytest
 import uvicorn
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
@@ -39,7 +40,8 @@ ATTRIBUTES = {
         "transport",
         "url",
     ),
-    RequestResponseCycle: ("disconnected", "message_event", "response_complete"),
+    RequestResponseCycle: ("chunked_encoding", "disconnected", "message_event", "response_complete"),
+    FlowControl: ("write_paused",),
     WebSocketsSansIOProtocol: (
         "client",
         "conn",

@@ -23,7 +23,7 @@ from ganglion.core.errors import (
 from ganglion.core.events import Progress
 from ganglion.engines.echo.answer import EchoScript
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
-from ganglion.sessions.service import EngineSessionService
+from ganglion.sessions.service import SessionService
 from ganglion.sessions.settings import SessionSettings
 from ganglion.sessions.values import GenerationDone, GenerationRequest, SessionEvent, SessionToken
 from support.waiting import until
@@ -51,12 +51,12 @@ async def engine() -> AsyncIterator[EchoEngine]:
 
 def keeper_of(
     engine: EchoEngine, settings: SessionSettings | None = None, clock: Clock | None = None
-) -> EngineSessionService:
-    return EngineSessionService(engine, engine, engine.models, settings, clock=clock or Clock())
+) -> SessionService:
+    return SessionService(engine, engine, engine.models, settings, clock=clock or Clock())
 
 
 async def all_of(
-    keeper: EngineSessionService, session: str, asked: GenerationRequest, tenant: str = "a"
+    keeper: SessionService, session: str, asked: GenerationRequest, tenant: str = "a"
 ) -> list[SessionEvent]:
     return [event async for event in keeper.generate(tenant, session, asked)]
 
@@ -200,7 +200,7 @@ async def test_a_session_is_forgotten_when_nobody_names_it_in_its_time(engine: E
 
 
 async def test_the_sweep_gives_memory_back(engine: EchoEngine) -> None:
-    keeper = EngineSessionService(engine, engine, engine.models)
+    keeper = SessionService(engine, engine, engine.models)
     await keeper.start()
     session = (await keeper.open("a", "echo", ttl_s=0.1)).session_id
     await all_of(keeper, session, GenerationRequest((1, 2)))

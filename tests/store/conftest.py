@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from ganglion.store.database import Store
 from ganglion.store.opening import open_store
-from ganglion.store.response_store import Store
 
 
 @pytest.fixture(params=["file", "memory", pytest.param("postgres", marks=pytest.mark.process)])

@@ -10,8 +10,8 @@ import sys
 
 from kept import events, items, response
 
+from ganglion.store.database import Store
 from ganglion.store.opening import open_store
-from ganglion.store.response_store import Store
 
 WRITERS = 8
 

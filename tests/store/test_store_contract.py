@@ -8,9 +8,10 @@ import pytest
 from kept import conversation, events, items, response
 
 from ganglion.core.errors import InvalidValue, StoreUnavailable
+from ganglion.store.database import Store
 from ganglion.store.database_thread import GROUP_LIMIT
 from ganglion.store.opening import open_store
-from ganglion.store.response_store import MAX_NAME_BYTES, Retention, Store, StoredItem, SweepResult
+from ganglion.store.response_store import MAX_NAME_BYTES, Retention, StoredItem, SweepResult
 from ganglion.store.upkeep import interrupt_unfinished
 
 UNKEEPABLE = ["a\0b", "\ud800", "n" * (MAX_NAME_BYTES + 1)]

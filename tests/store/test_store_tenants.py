@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from kept import conversation, events, items, response
 
-from ganglion.store.response_store import Store
+from ganglion.store.database import Store
 
 TENANTS = ("ann", "bob")
 PROBES = 1_000

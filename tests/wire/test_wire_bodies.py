@@ -139,7 +139,7 @@ def test_discovery_names_what_is_wrong_and_nothing_when_all_is_well() -> None:
         cpu=Cpu("A Processor", "x86_64", 8, ("avx2",)),
         memory_total_mb=1024,
         devices=(Device(0, "H200", 143771, "9.0"),),
-        engines=(EngineFacts("llama", "2026.1", "bundled", None),),
+        engines=(EngineFacts("llama", "2026.1", "bundled", None, ("devices",)),),
         accelerator=Accelerator("CUDA 12.8", "570"),
     )
     found = json.loads(discovery.body(machine, version="1.2", max_context=4096))
@@ -153,7 +153,15 @@ def test_discovery_names_what_is_wrong_and_nothing_when_all_is_well() -> None:
             {"index": 0, "name": "H200", "memory_total_mb": 143771, "compute_capability": "9.0"},
         ],
         "accelerator": {"runtime": "CUDA 12.8", "driver": "570"},
-        "engines": [{"name": "llama", "version": "2026.1", "library": "bundled", "accelerators": None}],
+        "engines": [
+            {
+                "name": "llama",
+                "version": "2026.1",
+                "library": "bundled",
+                "accelerators": None,
+                "layout": ["devices"],
+            }
+        ],
         "version": "1.2",
         "max_context": 4096,
         "grpc": None,

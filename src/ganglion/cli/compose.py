@@ -13,6 +13,7 @@ from msgspec import structs
 
 from ganglion import config as configuration
 from ganglion.cli.concepts.pack_files import find_packs, refuse_if_one_fits_none
+from ganglion.cli.engine_selection import formats_for
 from ganglion.cli.model_builder import (
     Bar,
     BuildContext,
@@ -21,12 +22,14 @@ from ganglion.cli.model_builder import (
     chat_template,
     check_engines,
 )
+from ganglion.cli.model_layout import Cards
+from ganglion.cli.system.library_choice import settle_library
 from ganglion.config import Config
 from ganglion.core.errors import GanglionError, InvalidValue
 from ganglion.core.home import home_folder
 from ganglion.engines.resources import free_bytes
-from ganglion.engines.table import ENGINES
-from ganglion.registry.files.gguf import read_facts
+from ganglion.engines.table import ENGINES, EngineName
+from ganglion.registry.files.model_files import read_model_facts
 from ganglion.registry.hub.embedded import SMOLLM2
 from ganglion.registry.loading.candidate import Candidate
 from ganglion.registry.loading.residency import Residency
@@ -54,7 +57,13 @@ def hub_of(config: Config, home: Path) -> "Hub":
 def finder_of(config: Config, home: Path) -> ModelFinder:
     """Where models are looked for."""
     folders = [Path(folder).expanduser() for folder in config.folders]
-    return ModelFinder(home, os.environ, folders=folders, may_download=config.hub.download)
+    return ModelFinder(
+        home,
+        os.environ,
+        folders=folders,
+        may_download=config.hub.download,
+        formats=formats_for(config.engine.name),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +110,18 @@ def compose(
     *,
     bar: Bar | None = None,
     is_kv_kept: bool = False,
-    free_video_bytes: Callable[[], tuple[int, ...] | None] = lambda: None,
+    free_video_bytes: Callable[[EngineName], tuple[int, ...] | None] = lambda _: None,
+    cards: Cards = tuple,
 ) -> _Composition:
     """An engine that holds the named models and finds others by name; nothing is opened yet."""
     home = home_folder(os.environ)
     finder = finder_of(config, home)
     hub = cache(lambda: hub_of(config, home))
     packs = find_packs(config.engine.concepts, home)
-    context = BuildContext(config, home, hub, bar, is_kv_kept, free_video_bytes, packs)
+    context = BuildContext(config, home, hub, bar, is_kv_kept, free_video_bytes, packs, cards)
     models = _models(names, served_names, finder, context)
     chat_template(config.engine.chat_template)
+    settle_library()
     _refuse_if_none_can_be_read(models.warm)
     refuse_if_one_fits_none(packs, models.warm)
 
@@ -147,12 +158,14 @@ async def open_engine(
 
     def composed() -> _Composition:
         given = configuration.settings_from(settings or {}, "the settings given")
+        machine = ThisMachine()
         return compose(
             load_config(OutputFlags(config=config), given),
             models,
             served_names,
             is_kv_kept=True,
-            free_video_bytes=ThisMachine().free_video_bytes,
+            free_video_bytes=machine.free_video_bytes,
+            cards=machine.cards,
         )
 
     engine = (await asyncio.to_thread(composed)).engine
@@ -216,7 +229,7 @@ def _refuse_if_none_can_be_read(models: Sequence[Candidate]) -> None:
         if model.path is None or model.context_length:
             return
         try:
-            read_facts(model.path)
+            read_model_facts(model.path)
             return
         except GanglionError as error:
             errors.append(error)

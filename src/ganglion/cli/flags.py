@@ -15,7 +15,8 @@ from cyclopts import Group, Parameter, validators
 from ganglion import config as configuration
 from ganglion.config import PREFIX, Config, Setting
 from ganglion.core.home import home_folder
-from ganglion.core.sampling import PARAMS, Sampling, sampling_from
+from ganglion.core.request import Prompt, Request, Stop
+from ganglion.core.sampling import PARAMS, sampling_from
 
 MODEL = Group("Model", sort_key=1)
 _ENGINE = Group("Engine", sort_key=2)
@@ -161,9 +162,11 @@ class SamplingFlags:
         list[str] | None, Parameter(help="Text that ends the answer; may be repeated.", negative=())
     ] = None
 
-    def sampling(self) -> Sampling:
-        """As a request's sampling."""
-        return sampling_from({name: getattr(self, name) for name in PARAMS if hasattr(self, name)})
+    def request(self, request_id: str, model: str, prompt: Prompt) -> Request:
+        """A request that is answered so."""
+        sampling = sampling_from({name: getattr(self, name) for name in PARAMS if hasattr(self, name)})
+        stop = Stop(strings=tuple(self.stop or ()))
+        return Request(request_id, model, prompt, sampling=sampling, stop=stop, max_tokens=self.max_tokens)
 
 
 @flag_group(OUTPUT)

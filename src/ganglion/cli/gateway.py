@@ -11,9 +11,20 @@ from cyclopts import Parameter
 from msgspec import structs
 
 from ganglion import __version__
-from ganglion.cli.flags import FLEET, OUTPUT_UNSET, SERVER, FlagGroup, OutputFlags, flag, flag_group
+from ganglion.cli.flags import (
+    FLEET,
+    OUTPUT_UNSET,
+    SERVER,
+    FlagGroup,
+    OutputFlags,
+    flag,
+    flag_group,
+    load_config,
+    with_config_file,
+)
 from ganglion.cli.serve import SECURITY_UNSET, SecurityFlags, store_target
 from ganglion.cli.terminal.console import say, say_error
+from ganglion.cli.terminal.logs import set_up_logging
 from ganglion.config import Config
 from ganglion.core.errors import InvalidValue
 from ganglion.core.home import home_folder
@@ -165,8 +176,6 @@ def gateway(
     # gRPC reads these when it is imported, and would write a line of every process that is started.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    from ganglion.cli.flags import load_config, with_config_file
-    from ganglion.cli.terminal.logs import set_up_logging
     from ganglion.server.bind import InsecureBind, StartRefused
     from ganglion.server.gateway.lifecycle import run_gateway
 

@@ -335,6 +335,7 @@ Examples:
   ganglion session                        drive a token session by hand
   ganglion concepts train --help          find, read and steer concepts
   ganglion models list                    what is on this machine
+  ganglion engines build llama --cuda     use a GPU
   ganglion doctor                         what is wrong with this machine
 
 ganglion COMMAND --help says more. Files lie in GANGLION_HOME (~/.ganglion).

@@ -26,9 +26,12 @@ from ganglion.cli.flags import (
     OutputFlags,
     flag,
     flag_group,
+    load_config,
+    with_config_file,
 )
 from ganglion.cli.terminal.console import say, say_error
-from ganglion.cli.terminal.progress import show_downloads
+from ganglion.cli.terminal.logs import set_up_logging
+from ganglion.cli.terminal.progress import download_bar, show_downloads
 from ganglion.config import Config
 from ganglion.core.home import home_folder
 from ganglion.engines.table import ENGINES
@@ -114,9 +117,6 @@ def serve(
     output: OutputFlags = OUTPUT_UNSET,
 ) -> int:
     """Run a node: models behind HTTP."""
-    from ganglion.cli.flags import load_config, with_config_file
-    from ganglion.cli.terminal.logs import set_up_logging
-
     groups = (server, security, engine, residency, join)
     flags = [setting for group in groups for setting in group.settings()]
     output = with_config_file(output)
@@ -136,7 +136,6 @@ def _serve(
 
     from ganglion.cli.compose import compose, models_of
     from ganglion.cli.system.this_machine import ThisMachine
-    from ganglion.cli.terminal.progress import download_bar
     from ganglion.server.bind import InsecureBind, StartRefused, bind, check_bind
 
     settings = structs.replace(config.server, build=BuildInfo(version=__version__))
@@ -189,6 +188,7 @@ def _serve(
             bar=download_bar,
             is_kv_kept=True,
             free_video_bytes=machine.free_video_bytes,
+            cards=machine.cards,
         )
         model_id = composition.engine.models()[0].id
         # Now: beside the server's modules it would take twice as long to import, and the model waits for it.

@@ -74,15 +74,17 @@ def generate_events(
     session.is_busy = True
     sent_tokens = 0
     try:
-        yield _event(pb.Progress(prefilled=prompt_tokens, total=prompt_tokens))
+        yield pb.GenerateEvent(progress=pb.Progress(prefilled=prompt_tokens, total=prompt_tokens))
         for position, token in enumerate(session.tokens[:prompt_tokens]):
-            if _is_requested(request, position) and token != PLACEHOLDER:
-                yield _event(_token(request, token, position, vocabulary, manifest, is_prefill=True))
+            if _is_in((*request.logprobs_ranges, *request.readout_ranges), position) and token != PLACEHOLDER:
+                told = _token(request, token, position, vocabulary, manifest, is_prefill=True)
+                yield pb.GenerateEvent(token=told)
         for token in answer:
             session.tokens.append(token)
             sent_tokens += 1
             position = len(session.tokens) - 1
-            yield _event(_token(request, token, position, vocabulary, manifest, is_prefill=False))
+            told = _token(request, token, position, vocabulary, manifest, is_prefill=False)
+            yield pb.GenerateEvent(token=told)
     except GeneratorExit:
         session.tokens += answer[sent_tokens : sent_tokens + runs_ahead]
         raise
@@ -91,7 +93,7 @@ def generate_events(
     done = _done(request, session, prompt_tokens, answer, stop_text)
     if stop_text is not None:
         done.stop_start = _start(answer, stop_text, prompt_tokens, vocabulary)
-    yield _event(done)
+    yield pb.GenerateEvent(done=done)
 
 
 def _token(
@@ -157,20 +159,6 @@ def _done(
         stop_token=answer[-1] if is_stopped else None,
         stop_text=stop_text,
     )
-
-
-def _event(event: pb.Token | pb.Progress | pb.Done) -> pb.GenerateEvent:
-    match event:
-        case pb.Token():
-            return pb.GenerateEvent(token=event)
-        case pb.Progress():
-            return pb.GenerateEvent(progress=event)
-        case _:
-            return pb.GenerateEvent(done=event)
-
-
-def _is_requested(request: pb.GenerateRequest, position: int) -> bool:
-    return _is_in(request.logprobs_ranges, position) or _is_in(request.readout_ranges, position)
 
 
 def _is_in(ranges: Sequence[pb.Range], position: int) -> bool:

@@ -7,16 +7,7 @@ from typing import Final
 
 from ganglion.client.decoding import info_of, manifest_of, steering_messages
 from ganglion.client.flow import Flow, call_rpc, upload_messages
-from ganglion.client.rpcs import (
-    DETOKENIZE,
-    LIST,
-    MANIFEST,
-    OPEN,
-    RENDER,
-    RESTORE,
-    TOKENIZE,
-    TOKENS,
-)
+from ganglion.client.rpcs import DETOKENIZE, LIST, MANIFEST, OPEN, RENDER, RESTORE, TOKENIZE, TOKENS
 from ganglion.client.values import SessionInfo
 from ganglion.core.engine import ReadoutManifest
 from ganglion.core.errors import InvalidValue, ReadoutNotFound, ServerError, SessionNotFound

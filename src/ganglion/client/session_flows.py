@@ -11,15 +11,7 @@ from ganglion.client.flow_run import ResultBuilder
 from ganglion.client.node_api import healed_suffix
 from ganglion.client.options import GenerateOptions
 from ganglion.client.rpcs import FORK, SAVE, SUSPEND
-from ganglion.client.values import (
-    PLACEHOLDER,
-    Alternative,
-    Chunk,
-    Image,
-    Result,
-    Score,
-    Suspended,
-)
+from ganglion.client.values import PLACEHOLDER, Alternative, Chunk, Image, Result, Score, Suspended
 from ganglion.core.errors import (
     GanglionError,
     InvalidRequest,

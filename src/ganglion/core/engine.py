@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
+from ganglion.core.device_layout import DEFAULT_LAYOUT, DeviceLayout
 from ganglion.core.events import Event, TokenEvent
 from ganglion.core.model import ModelFacts, WorkerLoad
 from ganglion.core.request import Request, TextPrompt, TokenPrompt, TokenRequest
@@ -117,6 +118,7 @@ class LoadOptions:
     quant: str | None = None
     context_length: int | None = None
     is_pinned: bool | None = None
+    layout: DeviceLayout = DEFAULT_LAYOUT
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from typing import Final, Literal
 CPU_INDEX: Final = -1
 """The device index of the processor, which stands in the list only where no accelerator does."""
 
-_LibrarySource = Literal["bundled", "GANGLION_LIBLLAMA"]
+LibrarySource = Literal["bundled", "built", "GANGLION_LIBLLAMA"]
+"""Where a native library comes from: the pinned wheel, `ganglion engines build`, or the operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +56,12 @@ class EngineFacts:
 
     name: str
     version: str
-    library: _LibrarySource | None = None
+    library: LibrarySource | None = None
     """Where its native library comes from; None for an engine without one."""
     accelerators: tuple[str, ...] | None = ()
     """What that library was built for beside the processor; None when its file does not say."""
+    layout: tuple[str, ...] = ()
+    """The fields of a DeviceLayout that it honours."""
 
 
 @dataclass(frozen=True, slots=True)

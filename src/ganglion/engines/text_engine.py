@@ -1,11 +1,12 @@
 """Chat over tokens: template and tokenizer in front of a token engine, parts behind it."""
 
 import uuid
-from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import assert_never
 
+from ganglion.core.delivery import Room, Sink, give, pulled, run_into
 from ganglion.core.engine import ReadPrompt, TokenEngine
 from ganglion.core.errors import (
     GanglionError,
@@ -25,7 +26,7 @@ from ganglion.core.request import (
     ToolUse,
     salt_of,
 )
-from ganglion.core.sampling import ResolvedSampling, resolve
+from ganglion.core.sampling import resolve
 from ganglion.engines.prompt_checks import check_tokens, fitted
 from ganglion.engines.rendering.renderer import Renderer
 from ganglion.engines.supervision.ipc import SpecialTokens
@@ -86,15 +87,18 @@ class TextEngine:
         # A model that nobody taught to reason, held to JSON, would take the marker for its way out.
         self._can_reason = any(sign in self._template for sign in self._family.signs)
 
-    async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
+    def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """Answer one request."""
-        if request.model != self._model_id:
-            yield Failed(ModelNotFound(request.model))
-            return
+        return pulled(partial(self.generate_into, request))
+
+    async def generate_into(self, request: Request, sink: Sink[Event]) -> None:
+        """Answer one request, delivering what comes of it."""
         try:
+            if request.model != self._model_id:
+                raise ModelNotFound(request.model)
             token_request, is_open = await self._prepare(request)
         except GanglionError as error:
-            yield Failed(error)
+            await give(sink, Failed(error))
             return
         splitter = PartSplitter(
             self._family if isinstance(request.prompt, ChatPrompt) else None,
@@ -103,12 +107,17 @@ class TextEngine:
             calls=self._calls(request.prompt),
             shows_special=request.shows_special,
         )
-        async with aclosing(self._tokens.run(token_request)) as events:
-            async for event in events:
-                for out in _translate(event, splitter, token_request.sampling):
-                    if isinstance(out, Started) and request.wants_token_ids:
-                        out = replace(out, prompt_token_ids=token_request.tokens)  # noqa: PLW2901
-                    yield out
+
+        def translate(events: Sequence[TokenEvent]) -> Room:
+            parts: list[Event] = []
+            for event in events:
+                if isinstance(event, Started):
+                    prompt = token_request.tokens if request.wants_token_ids else event.prompt_token_ids
+                    event = replace(event, sampling=token_request.sampling, prompt_token_ids=prompt)  # noqa: PLW2901
+                parts += _translate(event, splitter)
+            return sink(parts) if parts else None
+
+        await run_into(self._tokens, token_request, translate)
 
     def _calls(self, prompt: Prompt) -> CallRules | None:
         """Which calls the answer may make; None where it can make none."""
@@ -256,20 +265,16 @@ def _new_call_id() -> str:
     return f"call_{uuid.uuid4().hex[:24]}"
 
 
-def _translate(event: TokenEvent, splitter: PartSplitter, sampling: ResolvedSampling) -> list[Event]:
+def _translate(event: TokenEvent, splitter: PartSplitter) -> Sequence[Event]:
     match event:
-        case Started():
-            return [replace(event, sampling=sampling)]
-        case Progress() | Scored():
-            return [event]
         case Pieces(pieces=pieces):
-            return list(splitter.feed(pieces))
+            return splitter.feed(pieces)
+        case Started() | Progress() | Scored() | Failed():
+            return (event,)
         case Finished():
             closing = splitter.finish(is_cut=event.reason == "length")
             usage = replace(event.usage, reasoning_tokens=splitter.reasoning_tokens)
             is_call = event.reason == "stop" and splitter.has_calls
             return [*closing, replace(event, usage=usage, reason="tool_calls" if is_call else event.reason)]
-        case Failed():
-            return [event]
         case _:
             assert_never(event)

@@ -22,8 +22,9 @@ class VllmSettings(Struct, frozen=True):
     tensor_parallel: GPUs that each layer is divided over.
     pipeline_parallel: Groups of GPUs that the layers are divided over.
     data_parallel: Copies of the model inside one engine; a gateway over several nodes does it with affinity.
-    devices: The GPUs to use, by index; left out, the first ones that are visible.
-    executor: How the processes of several GPUs are run: `mp` on this machine, `ray` over several.
+    devices: The GPUs that models may be put on, by index; left out, all that are visible. Each model takes
+        the freest of them.
+    executor: How the processes of several GPUs are run: `mp` on this machine, `ray` on a Ray cluster.
     trust_remote_code: Run Python code that comes with a checkpoint. It can do whatever this user can.
     extra: Any other argument of vLLM's engine, as JSON; vLLM checks it.
     """

@@ -7,6 +7,7 @@ sent twice.
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
+from functools import partial
 from typing import Final, TypeVar
 
 from ganglion.core.engine import (
@@ -27,23 +28,13 @@ from ganglion.gateway.fleet.fleet import Fleet
 from ganglion.gateway.fleet.quarantine import QUARANTINED_MESSAGE, Quarantine, Suspicion
 from ganglion.gateway.node import NodeSpec, NodeView, Replica
 from ganglion.gateway.placing.held_models import merge_models
-from ganglion.gateway.remote import (
-    CALL_S,
-    BrokenAnswer,
-    NodeRefused,
-    RemoteChat,
-    RemoteDeadlines,
-    RemotePrompts,
-    node_refusal,
-)
+from ganglion.gateway.remote import BrokenAnswer, NodeRefused, RemoteCalls, RemoteChat, RemoteDeadlines
 from ganglion.gateway.routing.affinity import affinity_of
 from ganglion.gateway.routing.decision import Chooser, ModelLoader, RoutingRequest
 from ganglion.gateway.routing.retry import ErrorAnswer, NodeOutcome
 from ganglion.gateway.upstream.node_client import NodeClient
-from ganglion.gateway.upstream.node_headers import json_headers
 from ganglion.wire.dialect import Wire
 from ganglion.wire.dialects import EMBEDDINGS_WIRE, PROMPT_WIRE, RERANK_WIRE, TRANSLATION_WIRE
-from ganglion.wire.upstream import auxiliary_calls
 from ganglion.wire.upstream.chat_request import encode_request
 
 _T = TypeVar("_T")
@@ -75,13 +66,12 @@ class FleetEngine:
     ) -> None:
         self._fleet = fleet
         self._chooser = chooser
-        self._node_client = node_client
         self._loader = loader
         self._catalogue = catalogue
         self._listed_as = listed_as
         self._probe_now = probe_now
         self._remote = RemoteChat(node_client, deadlines)
-        self._prompts = RemotePrompts(node_client)
+        self._calls = RemoteCalls(node_client)
         self._quarantine = Quarantine() if quarantine is None else quarantine
         self._seen: tuple[object, object, object] = (None, None, None)
         self._models: tuple[ModelState, ...] = ()
@@ -164,18 +154,11 @@ class FleetEngine:
 
     async def read(self, request: Request) -> ReadPrompt:
         """The prompt as the model's own server reads it."""
-
-        async def call(spec: NodeSpec, model: str) -> ReadPrompt:
-            return await self._prompts.read(spec, model, request)
-
-        return await self._whole(request.model, PROMPT_WIRE, call)
+        return await self._whole(request.model, PROMPT_WIRE, partial(self._calls.read, request=request))
 
     async def detokenize(self, model: str, tokens: tuple[int, ...], *, tenant: str = "") -> str:
         """Ids to text."""
-
-        async def call(spec: NodeSpec, name: str) -> str:
-            return await self._prompts.detokenize(spec, name, tokens, tenant)
-
+        call = partial(self._calls.detokenize, tokens=tokens, tenant=tenant)
         return await self._whole(model, PROMPT_WIRE, call)
 
     async def pieces(self, model: str, tokens: tuple[int, ...], *, tenant: str = "") -> tuple[bytes, ...]:
@@ -184,43 +167,15 @@ class FleetEngine:
 
     async def tokenizer_info(self, model: str) -> TokenizerInfo:
         """The model's tokenizer and template."""
-
-        async def call(spec: NodeSpec, name: str) -> TokenizerInfo:
-            return await self._prompts.info(spec, name)
-
-        return await self._whole(model, PROMPT_WIRE, call)
+        return await self._whole(model, PROMPT_WIRE, self._calls.info)
 
     async def embed(self, request: EmbedRequest) -> Embedded:
         """The vectors of a node that embeds."""
-
-        async def call(spec: NodeSpec, model: str) -> Embedded:
-            body = auxiliary_calls.encode_embed(request, model, is_ours=spec.is_ours)
-            answer = await self._post(spec, "/v1/embeddings", body, request)
-            return auxiliary_calls.decode_embedded(answer, request)
-
-        return await self._whole(request.model, EMBEDDINGS_WIRE, call)
+        return await self._whole(request.model, EMBEDDINGS_WIRE, partial(self._calls.embed, request=request))
 
     async def rank(self, request: RankRequest) -> Ranked:
         """The ranking of a node that ranks."""
-
-        async def call(spec: NodeSpec, model: str) -> Ranked:
-            answer = await self._post(
-                spec, "/v1/rerank", auxiliary_calls.encode_rank(request, model), request
-            )
-            return auxiliary_calls.decode_ranked(answer, request)
-
-        return await self._whole(request.model, RERANK_WIRE, call)
-
-    async def _post(
-        self, spec: NodeSpec, path: str, body: bytes, request: EmbedRequest | RankRequest
-    ) -> bytes:
-        headers = json_headers(spec, tenant=request.tenant, request_id=request.id)
-        answer = await self._node_client.call(
-            spec, "POST", path, headers=headers, body=body, timeout_s=CALL_S
-        )
-        if answer.status != 200:
-            raise node_refusal(answer, request.model)
-        return answer.body
+        return await self._whole(request.model, RERANK_WIRE, partial(self._calls.rank, request=request))
 
     async def _whole(self, model: str, wire: Wire, call: _NodeCall[_T]) -> _T:
         """One call under the same rules as an answer; raises the last node's error."""

@@ -5,7 +5,7 @@ Reason: a labelled metric of the library costs a microsecond a touch, and a requ
 
 import asyncio
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -66,8 +66,8 @@ class GatewayMetrics:
         self._failures: dict[str, int] = {}
         self._broken: dict[str, int] = {}
         self._spent: dict[tuple[str, str], list[int]] = {}
-        self._first_byte_s: dict[str, _HistogramCounts] = {}
-        self._duration_s: dict[str, _HistogramCounts] = {}
+        self._first_byte_s: defaultdict[str, _HistogramCounts] = defaultdict(_HistogramCounts)
+        self._duration_s: defaultdict[str, _HistogramCounts] = defaultdict(_HistogramCounts)
         self.registry.register(self)
 
     def ended(self, wire: str, status: int, node: str, duration_s: float) -> None:
@@ -78,17 +78,11 @@ class GatewayMetrics:
             key = key if len(self._requests) < _MAX_SERIES else (wire, status, _OTHER)
             count = self._requests.get(key, 0)
         self._requests[key] = count + 1
-        spread = self._duration_s.get(wire)
-        if spread is None:
-            spread = self._duration_s[wire] = _HistogramCounts()
-        spread.observe(duration_s)
+        self._duration_s[wire].observe(duration_s)
 
     def begun(self, wire: str, after_s: float) -> None:
         """Count the time to the first byte of an answer."""
-        spread = self._first_byte_s.get(wire)
-        if spread is None:
-            spread = self._first_byte_s[wire] = _HistogramCounts()
-        spread.observe(after_s)
+        self._first_byte_s[wire].observe(after_s)
 
     def spent(self, tenant: str, model: str, usage: Usage) -> None:
         """Count the tokens of one answer."""

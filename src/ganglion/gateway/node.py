@@ -1,6 +1,7 @@
 """Nodes as values: what was declared of each, and what it last reported."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ganglion.core.engine import Status
@@ -97,6 +98,8 @@ class NodeView:
     is_draining: bool = False
     replicas: tuple[Replica, ...] = ()
     devices: tuple[DeviceMemory, ...] = ()
+    engines: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Installed engines, and by which fields each lays a model over devices; empty where it says none."""
     digest: frozenset[str] = frozenset()
     """Affinities of the conversations that its prefix cache knows."""
     boot: str = ""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import quote
 
-from ganglion.core.engine import ReadPrompt, TokenizerInfo
+from ganglion.core.engine import Embedded, EmbedRequest, Ranked, RankRequest, ReadPrompt, TokenizerInfo
 from ganglion.core.errors import (
     DeadlineExceeded,
     GanglionError,
@@ -51,7 +51,7 @@ class NodeRefused(Exception):
         self.error = error
 
 
-def node_refusal(answer: NodeResponse, model: str) -> NodeRefused:
+def _node_refusal(answer: NodeResponse, model: str) -> NodeRefused:
     """The error of an answer other than 200; a route that is missing is missing for good."""
     outcome = ErrorAnswer(answer.status, error_code_of(answer.body))
     is_about_model = b"model" in answer.body.lower()
@@ -146,7 +146,8 @@ class RemoteChat:
                 body = encode_request(attempt, model, is_ours=is_ours)
                 async with self._begun(call, headers, body) as response:
                     if response.status != 200:
-                        error_body = await self._whole(call, response)
+                        async with call.within(self._deadlines.idle_s, "idle"):
+                            error_body = await response.whole()
                         error = decode_error_response(
                             response.status, response.headers, error_body, model=request.model
                         )
@@ -155,7 +156,12 @@ class RemoteChat:
                         yield BrokenAnswer(ErrorAnswer(response.status, error_code_of(error_body)), error)
                         return
                     unwrap = _CustomToolText(frozenset() if is_ours else _custom_tools(request))
-                    decoder = _stream_decoder(request, defaults)
+                    decoder = ChatStreamDecoder(
+                        new_call_id=_new_call_id,
+                        model=request.model,
+                        has_readout=request.wants_readout,
+                        sampling=resolve(request.sampling, defaults),
+                    )
                     while not decoder.is_done:
                         events, fault = await self._next(call, response, decoder)
                         for event in unwrap.feed(events):
@@ -196,10 +202,6 @@ class RemoteChat:
                     while await response.read():
                         pass
         return events, None
-
-    async def _whole(self, call: RunningCall, response: NodeResponseStream) -> bytes:
-        async with call.within(self._deadlines.idle_s, "idle"):
-            return await response.whole()
 
 
 def _event_or_broken(event: Event, fault: NodeFault | None) -> Event | BrokenAnswer:
@@ -248,15 +250,6 @@ def _custom_tools(request: Request) -> frozenset[str]:
     return frozenset(tool.name for tool in prompt.tool_use.tools if tool.is_custom)
 
 
-def _stream_decoder(request: Request, defaults: Sampling) -> ChatStreamDecoder:
-    return ChatStreamDecoder(
-        new_call_id=_new_call_id,
-        model=request.model,
-        has_readout=request.wants_readout,
-        sampling=resolve(request.sampling, defaults),
-    )
-
-
 def _new_call_id() -> str:
     return f"call_{uuid.uuid4().hex[:24]}"
 
@@ -268,11 +261,11 @@ def _is_whole(response: NodeResponseStream) -> bool:
     )
 
 
-CALL_S: Final = 60.0
+_CALL_S: Final = 60.0
 
 
-class RemotePrompts:
-    """Calls nodes about prompts and tokenizers; raises GanglionError and NodeRefused."""
+class RemoteCalls:
+    """Calls nodes about prompts, tokenizers, vectors and ranks; raises GanglionError and NodeRefused."""
 
     def __init__(self, node_client: NodeClient) -> None:
         self._node_client = node_client
@@ -291,6 +284,18 @@ class RemotePrompts:
         answer = await self._post(spec, "/tokenize", body, request.tenant)
         return ReadPrompt(auxiliary_calls.decode_tokens(_body_of(answer, model)), prompt.text)
 
+    async def embed(self, spec: NodeSpec, model: str, request: EmbedRequest) -> Embedded:
+        """The vectors of its inputs."""
+        body = auxiliary_calls.encode_embed(request, model, is_ours=spec.is_ours)
+        answer = await self._post(spec, "/v1/embeddings", body, request.tenant, request.id)
+        return auxiliary_calls.decode_embedded(_body_of(answer, request.model), request)
+
+    async def rank(self, spec: NodeSpec, model: str, request: RankRequest) -> Ranked:
+        """The ranks of its documents."""
+        body = auxiliary_calls.encode_rank(request, model)
+        answer = await self._post(spec, "/v1/rerank", body, request.tenant, request.id)
+        return auxiliary_calls.decode_ranked(_body_of(answer, request.model), request)
+
     async def detokenize(self, spec: NodeSpec, model: str, tokens: tuple[int, ...], tenant: str) -> str:
         """The text of token ids."""
         answer = await self._post(
@@ -304,7 +309,7 @@ class RemotePrompts:
             raise _unsupported_call(model)
         path = f"/tokenizer_info?model={quote(model, safe='')}"
         headers = json_headers(spec, tenant="")
-        answer = await self._node_client.call(spec, "GET", path, headers=headers, timeout_s=CALL_S)
+        answer = await self._node_client.call(spec, "GET", path, headers=headers, timeout_s=_CALL_S)
         return auxiliary_calls.decode_tokenizer_info(_body_of(answer, model))
 
     async def _our_chat(self, spec: NodeSpec, model: str, request: Request, chat: bytes) -> ReadPrompt:
@@ -323,12 +328,14 @@ class RemotePrompts:
         counted = await self._post(spec, "/tokenize", chat)
         return ReadPrompt(auxiliary_calls.decode_tokens(_body_of(counted, model)))
 
-    async def _post(self, spec: NodeSpec, path: str, body: bytes, tenant: str = "") -> NodeResponse:
-        headers = json_headers(spec, tenant=tenant)
-        return await self._node_client.call(spec, "POST", path, headers=headers, body=body, timeout_s=CALL_S)
+    async def _post(
+        self, spec: NodeSpec, path: str, body: bytes, tenant: str = "", request_id: str = ""
+    ) -> NodeResponse:
+        headers = json_headers(spec, tenant=tenant, request_id=request_id)
+        return await self._node_client.call(spec, "POST", path, headers=headers, body=body, timeout_s=_CALL_S)
 
 
 def _body_of(answer: NodeResponse, model: str) -> bytes:
     if answer.status != 200:
-        raise node_refusal(answer, model)
+        raise _node_refusal(answer, model)
     return answer.body

@@ -1,17 +1,17 @@
-"""The answers to one call as one stream: n generators merged through a bounded queue.
+"""The answers to one call as one stream: n deliveries, to one reader or through a bounded list.
 
-Law: leaving the context closes every generator, and each choice ends with `Finished` or `Failed`, also
+Law: leaving the context ends every delivery, and each choice ends with `Finished` or `Failed`, also
 when an engine breaks off or raises.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
+from ganglion.core.delivery import Room, generate_into
 from ganglion.core.engine import Engine
 from ganglion.core.errors import EngineFailed
 from ganglion.core.events import Delta, Event, Failed, Finished, Started, Usage
@@ -84,9 +84,10 @@ class _UsageCounter:
 _logger = logging.getLogger("ganglion.server")
 
 # Enough to join a burst into one write; small, so that a client that stops reading stops its engine.
-_QUEUED_EVENTS = 64
+_UNREAD_EVENTS = 64
 
-_ChoiceEvent = tuple[int, Event]
+ChoiceSink = Callable[[int, Sequence[Event]], Room]
+"""Takes the next events of a choice, as every sink does, but for that several choices may call it."""
 
 
 class Answers:
@@ -110,31 +111,46 @@ class Answers:
         if is_folded:
             self._requests = [replace(request, is_folded=True) for request in self._requests]
         self._usage_counter = _UsageCounter(self._requests) if principal.wants_usage else None
-        self._queue: asyncio.Queue[_ChoiceEvent] = asyncio.Queue(_QUEUED_EVENTS)
-        self._pumps: list[asyncio.Task[None]] = []
+        self._reader: ChoiceSink | None = None
+        self._unread: list[tuple[int, Event]] = []
+        self._arrived: asyncio.Future[None] | None = None
+        self._room: asyncio.Future[None] | None = None
+        """Done once what is unread has been read; None while there is room."""
+        self._runs: list[asyncio.Task[None]] = []
         self._turns = asyncio.Semaphore(at_once or len(requests))
 
     async def __aenter__(self) -> Self:
-        self._pumps = [
-            asyncio.create_task(self._pump(choice, request)) for choice, request in enumerate(self._requests)
+        self._runs = [
+            asyncio.create_task(self._run(choice, request)) for choice, request in enumerate(self._requests)
         ]
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A pump that is cancelled holds its frames, and they this: nothing here is to hold the pump.
-        pumps, self._pumps = self._pumps, []
-        for pump in pumps:
-            pump.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
+        # A run that is cancelled holds its frames, and they this: nothing here is to hold the run.
+        runs, self._runs = self._runs, []
+        self._reader = None
+        for run in runs:
+            run.cancel()
+        await asyncio.gather(*runs, return_exceptions=True)
 
-    async def take(self) -> list[_ChoiceEvent]:
+    async def take(self) -> list[tuple[int, Event]]:
         """Wait for the next event, and take every other that is already there."""
-        batch = [await self._queue.get()]
-        while not self._queue.empty():
-            batch.append(self._queue.get_nowait())
+        if not self._unread:
+            self._arrived = asyncio.get_running_loop().create_future()
+            await self._arrived
+        batch, self._unread = self._unread, []
+        self._make_room()
         return batch
+
+    def deliver_to(self, reader: ChoiceSink) -> None:
+        """From now on hand events to a reader in the call that brings them, what is unread first."""
+        unread, self._unread = self._unread, []
+        for choice, event in unread:
+            reader(choice, (event,))
+        self._reader = reader
+        self._make_room()
 
     async def whole(self) -> list[Answer]:
         """Wait for every choice's answer; raises the first failure."""
@@ -157,17 +173,38 @@ class Answers:
         usage = self.usage()
         return [] if usage is None else [Comment(f"{USAGE.decode()} {encode_usage(usage).decode()}")]
 
-    async def _pump(self, choice: int, request: Request) -> None:
+    async def _run(self, choice: int, request: Request) -> None:
+        has_ended = False
+
+        def sink(events: Sequence[Event]) -> Room:
+            nonlocal has_ended
+            has_ended = isinstance(events[-1], Finished | Failed)
+            if self._usage_counter is not None:
+                for event in events:
+                    self._usage_counter.record(choice, event)
+            if self._reader is not None:
+                return self._reader(choice, events)
+            return self._keep(choice, events)
+
         try:
-            async with self._turns, aclosing(self._engine.generate(request)) as events:
-                async for event in events:
-                    if self._usage_counter is not None:
-                        self._usage_counter.record(choice, event)
-                    await self._queue.put((choice, event))
-                    if isinstance(event, Finished | Failed):
-                        return
-            failure = EngineFailed("The engine ended its answer without saying how.")
+            async with self._turns:
+                await generate_into(self._engine, request, sink)
+            failure = "The engine ended its answer without saying how."
         except Exception:
             _logger.exception("an engine raised, request_id=%s", request.id)
-            failure = EngineFailed("The engine failed under this request.")
-        await self._queue.put((choice, Failed(failure)))
+            failure = "The engine failed under this request."
+        if not has_ended:
+            sink((Failed(EngineFailed(failure)),))
+
+    def _keep(self, choice: int, events: Sequence[Event]) -> Room:
+        self._unread += [(choice, event) for event in events]
+        if self._arrived is not None and not self._arrived.done():
+            self._arrived.set_result(None)
+        if self._room is None and len(self._unread) >= _UNREAD_EVENTS:
+            self._room = asyncio.get_running_loop().create_future()
+        return self._room
+
+    def _make_room(self) -> None:
+        room, self._room = self._room, None
+        if room is not None and not room.done():
+            room.set_result(None)

@@ -1,13 +1,14 @@
 """Deadlines of an answer's stages, and the timer that they and the writers of streams share."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import aclosing, closing
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
+from ganglion.core.delivery import Delivery, Room, Sink, give
 from ganglion.core.errors import DeadlineExceeded
-from ganglion.core.events import Delta, Event, Failed, Opened, Pieces, Progress, Started, TokenEvent
+from ganglion.core.events import Delta, Event, Failed, Finished, Opened, Pieces, Progress, Started, TokenEvent
 from ganglion.server.settings import AnswerDeadlines
 
 # `asyncio.timeout` makes and cancels a timer on every entry, about 6 µs, three times for each token. Here
@@ -113,6 +114,54 @@ async def with_deadlines(
                 yield event
 
 
+async def deliver_in_time(
+    deliver: Callable[[Sink[Event]], Delivery], deadlines: AnswerDeadlines, sink: Sink[Event]
+) -> None:
+    """A delivery, ended with `Failed(DeadlineExceeded)` when a stage takes too long.
+
+    Only the engine's own time counts against the idle deadline: a slow reader is cut where it is written to.
+    """
+    loop = asyncio.get_running_loop()
+    stage = _Stage(deadlines, loop.time())
+    with closing(Alarm()) as alarm:
+
+        def record(events: Sequence[Event]) -> Room:
+            now_s = loop.time()
+            for event in events:
+                stage.advance(event, now_s)
+            room = sink(events)
+            if room is not None:
+                alarm.at(now_s + _NOT_NOW_S)
+                return _Pause(room, lambda: alarm.at(stage.due(loop.time())))
+            alarm.at(stage.due(now_s))
+            return None
+
+        try:
+            with alarm.at(stage.due(loop.time())):
+                await deliver(record)
+        except TimeoutError:
+            if not stage.is_over:
+                await give(sink, Failed(stage.error(loop.time())))
+
+
+_NOT_NOW_S: Final = 86400.0
+"""Longer than any reader is waited for."""
+
+
+class _Pause:
+    """A wait, and what is to be done when it is over."""
+
+    __slots__ = ("_after", "_room")
+
+    def __init__(self, room: Awaitable[None], after: Callable[[], object]) -> None:
+        self._room = room
+        self._after = after
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        yield from self._room.__await__()
+        self._after()
+
+
 class _Stage:
     """The stage of a stream, and when it must be over."""
 
@@ -121,6 +170,8 @@ class _Stage:
         self._end_s = now_s + deadlines.total_s
         self._name, self._limit_s = "queue", deadlines.queue_s
         self._due_s = now_s + deadlines.queue_s
+        self.is_over = False
+        """Whether the stream has ended."""
 
     def due(self, now_s: float) -> float:
         """The time by which the next event must come."""
@@ -140,6 +191,8 @@ class _Stage:
                 self._due_s = now_s + self._limit_s
             case Opened() | Delta() | Pieces() if self._name != "idle":
                 self._name, self._limit_s = "idle", self._deadlines.idle_s
+            case Finished() | Failed():
+                self.is_over = True
             case _:
                 pass
 

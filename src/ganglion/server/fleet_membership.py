@@ -3,11 +3,12 @@
 import re
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
+from ganglion.core.delivery import Delivery, Room, Sink, generate_into, pulled
 from ganglion.core.engine import Engine, ModelState
 from ganglion.core.errors import LeaseLost
 from ganglion.core.events import Event, Started
@@ -53,17 +54,19 @@ class AffinityRecordingEngine:
 
     def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """The inner engine's stream, unchanged."""
-        events = self._inner.generate(request)
-        return self._recorded(events, request.affinity) if request.affinity else events
+        return pulled(partial(self.generate_into, request))
 
-    async def _recorded(
-        self, events: AsyncGenerator[Event, None], affinity: str
-    ) -> AsyncGenerator[Event, None]:
-        async with aclosing(events):
-            async for event in events:
-                if isinstance(event, Started):
-                    self._conversations.record(affinity)
-                yield event
+    def generate_into(self, request: Request, sink: Sink[Event]) -> Delivery:
+        """Deliver the inner engine's answer, unchanged."""
+        if not request.affinity:
+            return generate_into(self._inner, request, sink)
+
+        def record(events: Sequence[Event]) -> Room:
+            if any(isinstance(event, Started) for event in events):
+                self._conversations.record(request.affinity)
+            return sink(events)
+
+        return generate_into(self._inner, request, record)
 
 
 # Law: a lease counts from when it was asked for, on this machine's monotonic clock; when its time is over

@@ -1,14 +1,16 @@
 """Metrics and deadlines around an engine: every stream is counted and timed, and ends in time."""
 
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import TypeVar
 
+from ganglion.core.delivery import Room, Sink, generate_into, pulled
 from ganglion.core.engine import Engine, ModelState, PlacedImage, SessionEngine, find_model
 from ganglion.core.events import Delta, Event, Failed, Finished, Pieces, Started, TokenEvent
 from ganglion.core.request import Request, TokenRequest
-from ganglion.server.deadlines import with_deadlines
+from ganglion.server.deadlines import deliver_in_time, with_deadlines
 from ganglion.server.prometheus import Metrics, ModelMetrics
 from ganglion.server.settings import AnswerDeadlines
 
@@ -31,10 +33,27 @@ class ObservedEngine:
         return self._inner.models()
 
     def generate(self, request: Request) -> AsyncGenerator[Event, None]:
-        """The inner engine's stream under the deadlines, measured."""
-        events = with_deadlines(self._inner.generate(request), self._deadlines)
-        label = _metrics_label(self._inner.models(), request.model)
-        return _observed_stream(events, self._metrics.of_model(label))
+        """The inner engine's answer under the deadlines, measured."""
+        return pulled(partial(self.generate_into, request))
+
+    async def generate_into(self, request: Request, sink: Sink[Event]) -> None:
+        """Deliver the inner engine's answer under the deadlines, measured."""
+        watch = _StreamStopwatch(self._metrics_of(request.model))
+
+        def record(events: Sequence[Event]) -> Room:
+            for event in events:
+                watch.record(event)
+            return sink(events)
+
+        try:
+            await deliver_in_time(partial(generate_into, self._inner, request), self._deadlines, record)
+        finally:
+            watch.end()
+
+    def _metrics_of(self, name: str) -> ModelMetrics:
+        """A model's metrics; whoever was counted under this very name is not looked for again."""
+        known = self._metrics.by_model.get(name)
+        return known or self._metrics.of_model(_metrics_label(self._inner.models(), name))
 
 
 def _metrics_label(models: Iterable[ModelState], name: str) -> str:

@@ -1,12 +1,15 @@
 """The metrics of a server, in a Prometheus registry of its own."""
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import psutil
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.utils import floatToGoString
 
 from ganglion.core.engine import ModelState
 
@@ -33,6 +36,29 @@ class _Snapshot:
     sessions: SessionCounts | None = None
 
 
+class TokenGaps:
+    """The times between pieces of answers, in buckets.
+
+    Not a Histogram of the library: its locks cost more than all else that is done to count a token.
+    """
+
+    __slots__ = ("_counts", "_sum_s")
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(_ITL_S) + 1)
+        self._sum_s = 0.0
+
+    def observe(self, gap_s: float) -> None:
+        """Count one."""
+        self._counts[bisect_left(_ITL_S, gap_s)] += 1
+        self._sum_s += gap_s
+
+    def add_to(self, family: HistogramMetricFamily, model: str) -> None:
+        """Write it down as a model's."""
+        bounds = [*map(floatToGoString, _ITL_S), "+Inf"]
+        family.add_metric((model,), list(zip(bounds, accumulate(self._counts), strict=True)), self._sum_s)
+
+
 class ModelMetrics:
     """One model's own children of the labelled metrics, looked up once."""
 
@@ -43,7 +69,7 @@ class ModelMetrics:
         self.completion_tokens = metrics.completion_tokens.labels(model)
         self.cached_tokens = metrics.cached_tokens.labels(model)
         self.first_token_s = metrics.first_token_s.labels(model)
-        self.between_tokens_s = metrics.between_tokens_s.labels(model)
+        self.between_tokens_s = TokenGaps()
         self.in_flight = metrics.in_flight.labels(model)
 
 
@@ -53,7 +79,8 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._snapshot = _Snapshot()
-        self._models: dict[str, ModelMetrics] = {}
+        self.by_model: dict[str, ModelMetrics] = {}
+        """The metrics of the models that were counted so far, by their ids."""
         registry, by_model = self.registry, ("model",)
         self.requests = Counter(
             "ganglion_requests",
@@ -75,13 +102,6 @@ class Metrics:
             registry=registry,
             buckets=_TTFT_S,
         )
-        self.between_tokens_s = Histogram(
-            "ganglion_inter_token_seconds",
-            "Between two pieces of an answer.",
-            by_model,
-            registry=registry,
-            buckets=_ITL_S,
-        )
         self.in_flight = Gauge(
             "ganglion_requests_in_flight", "Answers being made.", by_model, registry=registry
         )
@@ -94,9 +114,9 @@ class Metrics:
 
     def of_model(self, model: str) -> ModelMetrics:
         """The model's own metrics; `model` is an id that an engine names, never a name from a client."""
-        found = self._models.get(model)
+        found = self.by_model.get(model)
         if found is None:
-            found = self._models[model] = ModelMetrics(self, model)
+            found = self.by_model[model] = ModelMetrics(self, model)
         return found
 
     async def page(self, models: Sequence[ModelState]) -> bytes:
@@ -113,6 +133,12 @@ class Metrics:
         """The metrics that the engines and the operating system give at this moment."""
         snapshot = self._snapshot
         yield from _models(snapshot.models)
+        gaps = HistogramMetricFamily(
+            "ganglion_inter_token_seconds", "Between two pieces of an answer.", labels=("model",)
+        )
+        for model, metrics in list(self.by_model.items()):
+            metrics.between_tokens_s.add_to(gaps, model)
+        yield gaps
         if snapshot.sessions is not None:
             yield _gauge("ganglion_sessions_open", "Token sessions kept.", snapshot.sessions.open)
             yield _gauge("ganglion_session_tokens", "Tokens that they hold.", snapshot.sessions.tokens)

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 
 from ganglion.server.quota import NoQuota, QuotaMeter
-from ganglion.store.response_store import Store
+from ganglion.store.database import Store
 from ganglion.wire.seal import HmacSeal
 
 _logger = logging.getLogger("ganglion.server")

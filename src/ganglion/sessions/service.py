@@ -13,24 +13,11 @@ from contextlib import aclosing
 from typing import Final
 
 from ganglion.core.engine import PromptReader, SessionEngine, find_model
-from ganglion.core.errors import (
-    EngineUnavailable,
-    GanglionError,
-    InvalidValue,
-)
+from ganglion.core.errors import EngineUnavailable, GanglionError, InvalidValue
 from ganglion.core.request import ImageBlock, Steering
 from ganglion.core.sampling import Sampling
-from ganglion.sessions.archive import (
-    Models,
-    SessionArchive,
-    SessionFolder,
-    check_steering,
-    check_vocabulary,
-)
-from ganglion.sessions.generation import (
-    check_ranges,
-    run_generation,
-)
+from ganglion.sessions.archive import Models, SessionArchive, SessionFolder, check_steering, check_vocabulary
+from ganglion.sessions.generation import check_ranges, run_generation
 from ganglion.sessions.saved import SavedSession, decode
 from ganglion.sessions.settings import SessionSettings
 from ganglion.sessions.table import SessionRecord, SessionTable, adding_session_length
@@ -54,8 +41,11 @@ _SWEEP_S: Final = 1.0
 """How often expired sessions are removed."""
 
 
-class EngineSessionService:
-    """A SessionService over an engine's models; `clock` is for tests."""
+class SessionService:
+    """Every tenant's sessions over an engine; all methods raise GanglionErrors. `clock` is for tests.
+
+    Errors about a session that exists carry its length in `extras["session_length"]`.
+    """
 
     def __init__(
         self,
@@ -116,6 +106,7 @@ class EngineSessionService:
     async def open(
         self, tenant: str, model: str, *, ttl_s: float | None = None, steering: Steering = ()
     ) -> OpenedSession:
+        """A fresh, empty session."""
         self._table.check_count(tenant)
         info = await self._reader.tokenizer_info(model)
         state = find_model(self._models(), model)
@@ -139,6 +130,7 @@ class EngineSessionService:
     async def generate(
         self, tenant: str, session_id: str, request: GenerationRequest
     ) -> AsyncGenerator[SessionEvent, None]:
+        """Append and generate; closing it stops the work, and what was committed stays."""
         record = self._table.find(tenant, session_id)
         with self._table.exclusive(record):
             session = await self._load(record)
@@ -160,6 +152,7 @@ class EngineSessionService:
     async def append_image(
         self, tenant: str, session_id: str, data: bytes, mime: str, *, offset: int, is_truncating: bool
     ) -> AppendedImage:
+        """Append an image as the model reads it."""
         record = self._table.find(tenant, session_id)
         with self._table.exclusive(record):
             session = await self._load(record)
@@ -190,6 +183,7 @@ class EngineSessionService:
         return ForkedSession(forked_record.id, forked.length)
 
     async def truncate(self, tenant: str, session_id: str, length: int) -> int:
+        """Drop everything from a position on; returns the length."""
         record = self._table.find(tenant, session_id)
         with self._table.exclusive(record):
             session = await self._load(record)
@@ -197,6 +191,7 @@ class EngineSessionService:
             return session.length
 
     async def tokens(self, tenant: str, session_id: str, *, offset: int, limit: int) -> TokenPage:
+        """Some of a session's tokens, also of one that is busy."""
         record = self._table.find(tenant, session_id)
         with adding_session_length(record):
             session = await self._load(record)
@@ -204,6 +199,7 @@ class EngineSessionService:
             return TokenPage(session.part(offset, limit), session.length)
 
     def sessions(self, tenant: str) -> tuple[SessionSummary, ...]:
+        """A tenant's own sessions."""
         return tuple(
             SessionSummary(
                 session_id=record.id,
@@ -220,6 +216,7 @@ class EngineSessionService:
         )
 
     async def close_session(self, tenant: str, session_id: str) -> None:
+        """Close a session; a call that runs in it ends."""
         record = self._table.find(tenant, session_id)
         is_on_disk = record.session is None
         self._table.remove(record)
@@ -229,6 +226,7 @@ class EngineSessionService:
     # On disk and elsewhere
 
     async def save(self, tenant: str, session_id: str, *, with_kv: bool) -> bytes:
+        """The session as bytes."""
         record = self._table.find(tenant, session_id)
         with self._table.exclusive(record):
             session = await self._load(record)
@@ -254,6 +252,7 @@ class EngineSessionService:
         return RestoredSession(record.id, record.model, session.length, cached)
 
     async def suspend(self, tenant: str, session_id: str) -> SuspendedSession:
+        """Put a session on disk until it is named again."""
         record = self._table.find(tenant, session_id)
         if self._folder is None:
             raise EngineUnavailable("This server has no folder for suspended sessions.")

@@ -79,21 +79,16 @@ class ProposedChange:
 class TokenSession:
     """The tokens and images of one session."""
 
-    __slots__ = ("_images", "_tokens")
+    __slots__ = ("_tokens", "images")
 
     def __init__(self, tokens: TokenList | None = None, images: Iterable[ImageBlock] = ()) -> None:
         self._tokens = TokenList() if tokens is None else tokens
-        self._images = tuple(images)
+        self.images = tuple(images)
 
     @property
     def length(self) -> int:
         """How many positions it has, those of images included."""
         return len(self._tokens)
-
-    @property
-    def images(self) -> tuple[ImageBlock, ...]:
-        """Its images, in order."""
-        return self._images
 
     def propose(
         self, append: tuple[int, ...], *, offset: int, is_truncating: bool, context_length: int, room: int
@@ -119,7 +114,7 @@ class TokenSession:
 
     def images_before(self, length: int) -> tuple[ImageBlock, ...]:
         """The images among the first `length` positions."""
-        return tuple(image for image in self._images if image.start + image.count <= length)
+        return tuple(image for image in self.images if image.start + image.count <= length)
 
     def apply(self, change: ProposedChange) -> None:
         """Apply a change that was proposed to the session as it is."""
@@ -134,7 +129,7 @@ class TokenSession:
         """Append an image."""
         assert image.start == self.length
         self._tokens.extend((PLACEHOLDER,) * image.count)
-        self._images = (*self._images, image)
+        self.images = (*self.images, image)
 
     def truncate(self, length: int) -> None:
         """Drop everything from a position on; raises where there is no such cut."""
@@ -142,7 +137,7 @@ class TokenSession:
             raise SessionDrift(length, self.length, param="length")
         self._check_cut(length, param="length")
         self._tokens.truncate(length)
-        self._images = self.images_before(length)
+        self.images = self.images_before(length)
 
     def fork(self, at: int) -> "TokenSession":
         """Another session with the first `at` positions of this one; costs nothing."""
@@ -166,7 +161,7 @@ class TokenSession:
         return self._tokens.tobytes()
 
     def _check_cut(self, at: int, *, param: str = "offset") -> None:
-        for image in self._images:
+        for image in self.images:
             if image.start < at < image.start + image.count:
                 raise ImageBlockCut(
                     f"Position {at} lies inside the image at {image.start} to {image.start + image.count}.",

@@ -1,8 +1,6 @@
 """The requests to sessions and their results, independent of any wire."""
 
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Protocol
 
 from ganglion.core.engine import ReadoutManifest
 from ganglion.core.events import FinishReason, Progress, Token
@@ -128,51 +126,3 @@ class SuspendedSession:
 
     total_tokens: int
     size_bytes: int
-
-
-class SessionService(Protocol):
-    """Every tenant's sessions; all methods raise GanglionErrors.
-
-    Errors about a session that exists carry its length in `extras["session_length"]`.
-    """
-
-    async def open(
-        self, tenant: str, model: str, *, ttl_s: float | None = None, steering: Steering = ()
-    ) -> OpenedSession:
-        """A fresh, empty session."""
-
-    def generate(
-        self, tenant: str, session_id: str, request: GenerationRequest
-    ) -> AsyncGenerator[SessionEvent, None]:
-        """Append and generate; closing it stops the work, and what was committed stays."""
-
-    async def append_image(
-        self, tenant: str, session_id: str, data: bytes, mime: str, *, offset: int, is_truncating: bool
-    ) -> AppendedImage:
-        """Append an image as the model reads it."""
-
-    async def fork(
-        self, tenant: str, session_id: str, *, at: int | None = None, ttl_s: float | None = None
-    ) -> ForkedSession:
-        """Another session that begins with the same tokens."""
-
-    async def truncate(self, tenant: str, session_id: str, length: int) -> int:
-        """Drop everything from a position on; returns the length."""
-
-    async def tokens(self, tenant: str, session_id: str, *, offset: int, limit: int) -> TokenPage:
-        """Some of a session's tokens, also of one that is busy."""
-
-    def sessions(self, tenant: str) -> tuple[SessionSummary, ...]:
-        """A tenant's own sessions."""
-
-    async def close_session(self, tenant: str, session_id: str) -> None:
-        """Close a session; a call that runs in it ends."""
-
-    async def save(self, tenant: str, session_id: str, *, with_kv: bool) -> bytes:
-        """The session as bytes."""
-
-    async def restore(self, tenant: str, saved: bytes) -> RestoredSession:
-        """A session from such bytes."""
-
-    async def suspend(self, tenant: str, session_id: str) -> SuspendedSession:
-        """Put a session on disk until it is named again."""

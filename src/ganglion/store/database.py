@@ -1,8 +1,17 @@
-"""The response store over a database: one thread that writes, a few that read."""
+"""The store of responses and conversations in a database: one thread that writes, a few that read.
+
+Laws: a write that returned is on disk, and survives the process, the kernel and the power. Each method names
+one tenant and sees nothing of another's; another tenant's rows look exactly like rows that do not exist. Only
+`abandoned` and `sweep`, the server's own upkeep, look at all tenants.
+
+Cancelling a write while it waits leaves open whether it is made. Every method may raise StoreUnavailable,
+StorageFull, StoreUnusable, or Overloaded when too much waits already.
+"""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
+from operator import add
 from secrets import token_bytes
 from time import time
 from typing import Concatenate, Final, Literal, ParamSpec, TypeVar
@@ -69,15 +78,6 @@ def _kept_bytes(connection: DatabaseConnection) -> int:
     return int(connection.rows(sql)[0][0])
 
 
-def sum_of(one: SweepResult, other: SweepResult) -> SweepResult:
-    """Two sweeps as one."""
-    return SweepResult(
-        one.responses + other.responses,
-        one.conversations + other.conversations,
-        one.size_bytes + other.size_bytes,
-    )
-
-
 def remove(connection: DatabaseConnection, found: list[_Removable]) -> SweepResult:
     """Remove those that have not changed since; a conversation that was continued stays."""
     gone_responses, gone_conversations, size_bytes = 0, 0, 0
@@ -123,8 +123,8 @@ _MAX_PAGE: Final = 10_000
 _LAST: Final = 2**63 - 1
 
 
-class DatabaseStore:
-    """A Store in SQLite or PostgreSQL; made with `open_store`."""
+class Store:
+    """Responses, streams that outlive their client, and conversations in SQLite or PostgreSQL."""
 
     def __init__(
         self, backend: Backend, *, readers: int = READERS, clock: Callable[[], float] = time
@@ -142,6 +142,10 @@ class DatabaseStore:
     async def put(
         self, response: StoredResponse, *, items: Sequence[NewItem] = (), events: Sequence[StoredEvent] = ()
     ) -> None:
+        """Keep a response under its id, in one commit with items of its conversation and events.
+
+        A response that the id named before is overwritten. Items of a conversation that is gone are dropped.
+        """
         _check(response, items)
 
         def job(connection: DatabaseConnection) -> None:
@@ -153,6 +157,10 @@ class DatabaseStore:
     async def replace(
         self, response: StoredResponse, *, items: Sequence[NewItem] = (), events: Sequence[StoredEvent] = ()
     ) -> bool:
+        """As `put`, but only while the kept one is unfinished: False when it ended before, or is gone.
+
+        So of a cancellation, an ending and a deletion that race, the first one wins.
+        """
         _check(response, items)
 
         def job(connection: DatabaseConnection) -> bool:
@@ -164,20 +172,30 @@ class DatabaseStore:
         return await self._writer.run(job)
 
     async def response(self, tenant: str, response_id: str) -> StoredResponse | None:
+        """The response of that id."""
         return await self._named(self._reader, responses.get, None, tenant, response_id)
 
     async def delete(self, tenant: str, response_id: str) -> bool:
+        """Remove a response and its events; False when there was none. What continues it stays."""
         return await self._named(self._writer, responses.delete, False, tenant, response_id)
 
     async def chain(
         self, tenant: str, response_id: str, *, limit: int = MAX_CHAIN, max_bytes: int = MAX_CHAIN_BYTES
     ) -> tuple[StoredResponse, ...]:
+        """A response and those before it, oldest first; empty when the id names none.
+
+        It is whole when the first one has no `previous_id`; otherwise that one is gone, or a limit was met.
+        """
         limit = min(limit, _MAX_PAGE)
         return await self._named(
             self._reader, responses.chain, (), tenant, response_id, limit=limit, max_bytes=max_bytes
         )
 
     async def append_events(self, tenant: str, response_id: str, events: Sequence[StoredEvent]) -> bool:
+        """Keep frames of an unfinished response's stream; False when it ended before, or is gone.
+
+        Kept numbers stay.
+        """
         return await self._named(
             self._writer, responses.append_events, False, tenant, response_id, events=events
         )
@@ -185,6 +203,7 @@ class DatabaseStore:
     async def events(
         self, tenant: str, response_id: str, *, after: int = -1, limit: int = PAGE
     ) -> tuple[StoredEvent, ...]:
+        """The kept frames after a number, in order."""
         start, limit = _within(after), _page(limit)
         return await self._named(
             self._reader, responses.events_after, (), tenant, response_id, after=start, limit=limit
@@ -193,6 +212,7 @@ class DatabaseStore:
     async def create_conversation(
         self, conversation: StoredConversation, items: Sequence[NewItem] = ()
     ) -> None:
+        """Keep a new conversation with its first items."""
         check_names(tenant=conversation.tenant, id=conversation.id)
         _check_items(items)
         now_s = self._clock()
@@ -201,17 +221,24 @@ class DatabaseStore:
         )
 
     async def conversation(self, tenant: str, conversation_id: str) -> StoredConversation | None:
+        """The conversation of that id."""
         return await self._named(self._reader, conversations.get, None, tenant, conversation_id)
 
     async def set_metadata(self, tenant: str, conversation_id: str, metadata: bytes) -> bool:
+        """Give a conversation other metadata; False when there is none."""
         return await self._named(
             self._writer, conversations.set_metadata, False, tenant, conversation_id, metadata=metadata
         )
 
     async def delete_conversation(self, tenant: str, conversation_id: str) -> bool:
+        """Remove a conversation with its items; False when there was none."""
         return await self._named(self._writer, conversations.delete, False, tenant, conversation_id)
 
     async def append_items(self, tenant: str, conversation_id: str, items: Sequence[NewItem]) -> bool:
+        """Add items at the end; False when there is no such conversation.
+
+        An item whose id the conversation holds already stays as it is: sending one again adds nothing.
+        """
         if is_name(tenant, conversation_id):
             _check_items(items)
         now_s = self._clock()
@@ -228,6 +255,10 @@ class DatabaseStore:
         limit: int = PAGE,
         is_descending: bool = False,
     ) -> tuple[StoredItem, ...]:
+        """Items beyond a position, in the order of positions or against it.
+
+        Fewer than `limit` where they are large, but always one while there is one.
+        """
         start, limit = None if after is None else _within(after), _page(limit)
         return await self._named(
             self._reader,
@@ -241,14 +272,17 @@ class DatabaseStore:
         )
 
     async def item(self, tenant: str, conversation_id: str, item_id: str) -> StoredItem | None:
+        """One item of a conversation."""
         return await self._named(self._reader, conversations.get_item, None, tenant, conversation_id, item_id)
 
     async def delete_item(self, tenant: str, conversation_id: str, item_id: str) -> bool:
+        """Remove one item; False when there was none."""
         return await self._named(
             self._writer, conversations.delete_item, False, tenant, conversation_id, item_id
         )
 
     async def abandoned(self, limit: int = PAGE) -> tuple[AbandonedResponse, ...]:
+        """Unfinished responses of servers that are gone, of every tenant: what a crash cut off."""
         limit = _page(limit)
 
         def job(connection: DatabaseConnection) -> tuple[AbandonedResponse, ...]:
@@ -261,6 +295,10 @@ class DatabaseStore:
         return await self._reader.run(job)
 
     async def sweep(self, retention: Retention) -> SweepResult:
+        """Remove what is too old, then the oldest until the rest is small enough; unfinished ones stay.
+
+        A response is as old as its creation, a conversation as its last item.
+        """
         swept = SweepResult()
         while batch := await self._reader.run(
             lambda connection: removable(connection, retention, self._clock())
@@ -268,14 +306,16 @@ class DatabaseStore:
             removed = await self._writer.run(partial(remove, found=batch))
             if removed == SweepResult():
                 break
-            swept = sum_of(swept, removed)
+            swept = SweepResult(*map(add, astuple(swept), astuple(removed)))
         return swept
 
     async def secret(self, name: str) -> bytes:
+        """32 random bytes, created when the name is first used and the same ever after."""
         check_names(name=name)
         return await self._writer.run(lambda connection: _get_or_create_secret(connection, name))
 
     async def close(self) -> None:
+        """Finish what waits, then close the database."""
         for thread in (*self._readers, self._writer):
             await thread.close()
         self._backend.close()

@@ -7,29 +7,29 @@ from time import time
 from typing import Final, TypeVar
 
 from ganglion.core.errors import StoreUnusable
-from ganglion.store.access_database import DatabaseAccess
+from ganglion.store.access_store import AccessStore
 from ganglion.store.backend import Backend
-from ganglion.store.database import READERS, DatabaseStore
+from ganglion.store.database import READERS, Store
 from ganglion.store.sqlite import SqliteFile, SqliteMemory
 
 MEMORY: Final = ":memory:"
-_S = TypeVar("_S", DatabaseStore, DatabaseAccess)
+_S = TypeVar("_S", Store, AccessStore)
 _POSTGRES: Final = ("postgresql://", "postgres://")
 
 
-async def open_store(location: str | Path, *, clock: Callable[[], float] = time) -> DatabaseStore:
+async def open_store(location: str | Path, *, clock: Callable[[], float] = time) -> Store:
     """Open `postgresql://…`, a SQLite file by its path, or `:memory:`; raises what is wrong with it."""
     return await _opened(store_at(location, clock=clock))
 
 
-def store_at(location: str | Path, *, clock: Callable[[], float] = time) -> DatabaseStore:
+def store_at(location: str | Path, *, clock: Callable[[], float] = time) -> Store:
     """The store at a location, which each of its calls tries to open until one has."""
-    return DatabaseStore(_backend(location), readers=0 if location == MEMORY else READERS, clock=clock)
+    return Store(_backend(location), readers=0 if location == MEMORY else READERS, clock=clock)
 
 
-async def open_access(location: str | Path, *, clock: Callable[[], float] = time) -> DatabaseAccess:
+async def open_access(location: str | Path, *, clock: Callable[[], float] = time) -> AccessStore:
     """Open the store of keys, over connections of its own; `location` as for `open_store`."""
-    return await _opened(DatabaseAccess(_backend(location), has_reader=location != MEMORY, clock=clock))
+    return await _opened(AccessStore(_backend(location), has_reader=location != MEMORY, clock=clock))
 
 
 async def _opened(store: _S) -> _S:

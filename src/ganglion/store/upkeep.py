@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ganglion.core.errors import GanglionError
-from ganglion.store.response_store import AbandonedResponse, Retention, Store, StoredEvent, SweepResult
+from ganglion.store.database import Store
+from ganglion.store.response_store import AbandonedResponse, Retention, StoredEvent, SweepResult
 
 _SWEEP_S: Final = 60.0
 

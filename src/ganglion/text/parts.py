@@ -44,18 +44,18 @@ class PartSplitter:
     __slots__ = (
         "_calls",
         "_custom",
-        "_has_calls",
         "_index",
         "_is_cut",
         "_is_trimming",
         "_keep_markers",
         "_leading",
         "_open",
-        "_reasoning_tokens",
         "_rules",
         "_scanner",
         "_shows_special",
         "_trailing",
+        "has_calls",
+        "reasoning_tokens",
     )
 
     def __init__(
@@ -76,7 +76,8 @@ class PartSplitter:
         self._calls = None if calls is None else CallScanner(calls.family, calls.tools)
         self._custom: CustomText | None = None
         """What the open call's arguments pass through, where a custom tool is called."""
-        self._has_calls = False
+        self.has_calls = False
+        """Whether the answer holds a call so far."""
         self._index = -1
         self._open: Kind | None = None
         self._is_cut = False
@@ -85,17 +86,8 @@ class PartSplitter:
         """Whitespace at the start of the answer: text if text follows, nothing if a marker does."""
         self._trailing: list[Piece] = []
         """The end of the reasoning so far, from its last piece that ends in whitespace."""
-        self._reasoning_tokens = 0
-
-    @property
-    def reasoning_tokens(self) -> int:
-        """The number of reasoning tokens so far, markers included."""
-        return self._reasoning_tokens
-
-    @property
-    def has_calls(self) -> bool:
-        """Whether the answer holds a call so far."""
-        return self._has_calls
+        self.reasoning_tokens = 0
+        """So far, markers included."""
 
     def feed(self, pieces: tuple[Piece, ...]) -> list[Part]:
         """Take more of the answer and say what became visible."""
@@ -124,7 +116,7 @@ class PartSplitter:
 
     def _take(self, parts: list[Part], scanner: MarkerScanner, role: Role, piece: Piece) -> None:
         if role in ("reasoning", "reasoning_marker"):
-            self._reasoning_tokens += len(piece.tokens)
+            self.reasoning_tokens += len(piece.tokens)
         if role == "text" and self._calls is not None:
             for found in self._calls.feed(piece):
                 self._take_found(parts, scanner, self._calls, found)
@@ -151,7 +143,7 @@ class PartSplitter:
     def _is_over(self) -> bool:
         """Whether the one call that was allowed is complete."""
         is_single = self._rules is not None and not self._rules.is_parallel
-        return is_single and self._has_calls and self._open != "tool_call"
+        return is_single and self.has_calls and self._open != "tool_call"
 
     def _end_text(self, parts: list[Part], scanner: MarkerScanner) -> None:
         if self._calls is not None:
@@ -189,7 +181,7 @@ class PartSplitter:
         self._close(parts)
         self._index += 1
         self._open = "tool_call"
-        self._has_calls = self._is_trimming = True
+        self.has_calls = self._is_trimming = True
         is_custom = any(tool.is_custom for tool in self._rules.tools if tool.name == name)
         self._custom = CustomText() if is_custom else None
         parts.append(Opened(self._index, "tool_call", self._rules.new_call_id(), name))

@@ -4,7 +4,7 @@ Null means the same as absent everywhere; more than one constraint at once is re
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -120,6 +120,24 @@ def schema_of(value: str | dict[str, Any], param: str) -> dict[str, JsonValue]:
     return schema
 
 
+_KINDS: Mapping[str, Callable[[Any, str], Constraint]] = {
+    "json": lambda value, param: JsonSchema(schema_of(value, param)),
+    "regex": lambda value, _: Regex(value),
+    "choice": lambda value, _: Choice(tuple(value)),
+    "grammar": lambda value, _: _grammar(value),
+    "gbnf": lambda value, _: Gbnf(value),
+}
+_FIELDS = {
+    "guided_json": "json",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
+    "grammar": "gbnf",
+    "json_schema": "json",
+}
+"""Which kind of constraint a field holds."""
+
+
 def _asked(fields: ConstraintFields) -> Iterator[tuple[str, Constraint]]:
     if fields.response_format is not None:
         wanted = _of_format(fields.response_format)
@@ -129,18 +147,10 @@ def _asked(fields: ConstraintFields) -> Iterator[tuple[str, Constraint]]:
         outputs = _only(_of_outputs(fields.structured_outputs))
         if outputs is not None:
             yield "structured_outputs", outputs
-    if fields.guided_json is not None:
-        yield "guided_json", JsonSchema(schema_of(fields.guided_json, "guided_json"))
-    if fields.guided_regex is not None:
-        yield "guided_regex", Regex(fields.guided_regex)
-    if fields.guided_choice is not None:
-        yield "guided_choice", Choice(tuple(fields.guided_choice))
-    if fields.guided_grammar is not None:
-        yield "guided_grammar", _grammar(fields.guided_grammar)
-    if fields.grammar is not None:
-        yield "grammar", Gbnf(fields.grammar)
-    if fields.json_schema is not None:
-        yield "json_schema", JsonSchema(schema_of(fields.json_schema, "json_schema"))
+    for param, kind in _FIELDS.items():
+        value = getattr(fields, param)
+        if value is not None:
+            yield param, _KINDS[kind](value, param)
     if fields.bad_words:
         yield "bad_words", WithoutWords(tuple(dict.fromkeys(fields.bad_words)))
 
@@ -157,14 +167,10 @@ def _of_format(wanted: _ResponseFormat) -> Constraint | None:
 
 def _of_outputs(outputs: StructuredOutputs) -> Iterator[tuple[str, Constraint]]:
     _refuse_variants(outputs)
-    if outputs.json is not None:
-        yield "structured_outputs.json", JsonSchema(schema_of(outputs.json, "structured_outputs.json"))
-    if outputs.regex is not None:
-        yield "structured_outputs.regex", Regex(outputs.regex)
-    if outputs.choice is not None:
-        yield "structured_outputs.choice", Choice(tuple(outputs.choice))
-    if outputs.grammar is not None:
-        yield "structured_outputs.grammar", _grammar(outputs.grammar)
+    for kind in ("json", "regex", "choice", "grammar"):
+        value, param = getattr(outputs, kind), f"structured_outputs.{kind}"
+        if value is not None:
+            yield param, _KINDS[kind](value, param)
     if outputs.json_object:
         yield "structured_outputs.json_object", JsonSchema(_OBJECT)
 

@@ -14,7 +14,7 @@ from ganglion.wire.error_format import ErrorFormat
 
 if TYPE_CHECKING:
     from ganglion.wire.answer_format import AnswerFormat
-    from ganglion.wire.operation import DescribedRoutes
+    from ganglion.wire.operation import Operation
     from ganglion.wire.proxy_dialect import ProxyDialect
 
 Wire = str
@@ -84,9 +84,9 @@ class Dialect:
         return self.is_folder and bool(self.routes)
 
     @cached_property
-    def operations(self) -> "DescribedRoutes":
+    def operations(self) -> "tuple[Operation, ...]":
         """What a document says of its routes."""
-        return cast("DescribedRoutes", import_module(f"{self.module}.operations"))
+        return cast("tuple[Operation, ...]", import_module(f"{self.module}.operations").OPERATIONS)
 
     @cached_property
     def errors(self) -> ErrorFormat:

@@ -1,11 +1,9 @@
 """A node's description of itself: the body of `GET /discovery`."""
 
-from typing import Literal
-
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from ganglion.core.machine import Machine
+from ganglion.core.machine import LibrarySource, Machine
 
 _encode = msgspec.json.Encoder().encode
 
@@ -36,12 +34,16 @@ class AcceleratorFacts(msgspec.Struct, frozen=True):
 
 
 class EngineVersion(msgspec.Struct, frozen=True):
-    """An engine that could be used; `accelerators` is null when its library does not say."""
+    """An engine that could be used; `accelerators` is null when its library does not say.
+
+    `layout` names the fields of a load by which it lays a model over devices.
+    """
 
     name: str
     version: str
-    library: Literal["bundled", "GANGLION_LIBLLAMA"] | None
+    library: LibrarySource | None
     accelerators: list[str] | None
+    layout: list[str]
 
 
 class GrpcAddress(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ null is always one of them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -169,8 +169,12 @@ class FieldPolicy:
         self._max_bytes = max_bytes
         uses = {name: f"Use '{other}'." for name, other in instead.items() if other not in unsupported}
         self._hints = {**uses, **hints}
-        self._shapes = shapes or partial(fields_of, body)
+        self._make_shapes = shapes or partial(fields_of, body)
         self._prefix = prefix
+
+    @cached_property
+    def _shapes(self) -> FieldShapes:
+        return self._make_shapes()
 
     def check(self, body: bytes, *, is_strict: bool) -> tuple[str, ...]:
         """The unknown fields, also inside others; raises for what is too large or unsupported."""
@@ -192,7 +196,7 @@ class FieldPolicy:
     ) -> tuple[str, ...]:
         """The unknown fields, also inside others, and `more` of them; raises for what is unsupported."""
         unknown = (*self.unknown(fields), *more)
-        return check_unknown(unknown, fields, self._shapes(), self._ignored_inside, is_strict=is_strict)
+        return check_unknown(unknown, fields, self._shapes, self._ignored_inside, is_strict=is_strict)
 
     def unknown(self, fields: Mapping[str, msgspec.Raw]) -> tuple[str, ...]:
         """The fields that nobody knows; raises for one that asks for what we do not do."""

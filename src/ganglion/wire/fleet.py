@@ -60,6 +60,8 @@ class NodeState(Struct, frozen=True, kw_only=True):
     """Affinities that the prefix caches know, the latest last."""
     epoch: int | None = None
     """Of the lease that the node holds; null where it did not join, or lost it."""
+    engines: dict[str, tuple[str, ...]] = {}
+    """The engines that are installed, and the fields by which each lays a model over devices."""
 
 
 class Join(Struct, frozen=True, kw_only=True):

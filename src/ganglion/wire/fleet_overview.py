@@ -48,6 +48,8 @@ class NodeOverview(Struct, frozen=True, kw_only=True):
     """Of its lease, where it joined by itself."""
     devices: tuple[NodeDevice, ...]
     models: tuple[ReplicaState, ...]
+    engines: dict[str, tuple[str, ...]] = {}
+    """The engines that are installed there, and the fields by which each lays a model over devices."""
 
 
 class Unservable(Struct, frozen=True):

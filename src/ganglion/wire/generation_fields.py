@@ -67,7 +67,7 @@ def request_of(
         tenant=context.tenant,
         keep_markers=keep_markers,
         wants_readout=bool(fields.readout),
-        steering=steering_of(fields.steering),
+        steering=steering_of(fields.steering) if fields.steering else (),
         affinity=fields.prompt_cache_key or "",
         shows_special=fields.skip_special_tokens is False,
         wants_token_ids=bool(fields.return_token_ids),

@@ -86,7 +86,7 @@ def body(
     *,
     uptime_s: float,
     is_draining: bool,
-    devices: Iterable[DeviceReading] = (),
+    devices: Sequence[DeviceReading] = (),
     activation: engine.Activation | None = None,
 ) -> bytes:
     """The body of `GET /health`; without an account of the activation, the models' states give one."""
@@ -94,14 +94,9 @@ def body(
         Health(
             status=node_status(models, is_draining=is_draining),
             uptime_s=round(uptime_s, 3),
-            devices=[msgspec.convert(device, DeviceHealth, from_attributes=True) for device in devices],
+            devices=msgspec.convert(devices, list[DeviceHealth], from_attributes=True),
             activation=derived_activation(models) if activation is None else _activation(activation),
-            models=[
-                ModelHealth(
-                    model.id, model.status, model.in_flight, model.queued, model.kv_used, model.kv_total
-                )
-                for model in models
-            ],
+            models=msgspec.convert(models, list[ModelHealth], from_attributes=True),
         )
     )
 

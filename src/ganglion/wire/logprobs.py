@@ -1,13 +1,16 @@
 """Logprobs in the formats of OpenAI's first wires and of vLLM's extra field."""
 
-from collections.abc import Iterable
-from typing import Annotated
+from collections.abc import Callable, Iterable
+from typing import Annotated, TypeVar
 
 from msgspec import Meta, Struct
 
 from ganglion.core.errors import InvalidValue
 from ganglion.core.events import Alternative, Token
 from ganglion.core.request import Score
+
+_A = TypeVar("_A")
+_T = TypeVar("_T")
 
 # JSON has no -inf; clients expect the floor that OpenAI sends for tokens outside the reported ones.
 _LOWEST_LOGPROB = -9999.0
@@ -39,19 +42,39 @@ def token_text(piece: bytes) -> str:
     return piece.decode("utf-8", "replace")
 
 
-def check_alternatives(count: int | None, param: str) -> None:
+def told_logprobs(
+    tokens: Iterable[Token],
+    kind: Callable[[str, float, list[int], list[_A]], _T],
+    alternative: Callable[[str, float, list[int]], _A],
+) -> list[_T]:
+    """The tokens that have logprobs and the alternatives of each, in the structs of one wire."""
+    return [
+        kind(
+            *_told(token.piece, token.logprob),
+            [alternative(*_told(each.piece, each.logprob)) for each in token.top],
+        )
+        for token in tokens
+        if token.logprob is not None
+    ]
+
+
+def _told(piece: bytes, logprob: float) -> tuple[str, float, list[int]]:
+    return token_text(piece), json_logprob(logprob), list(piece)
+
+
+def check_alternatives(count: int, param: str) -> None:
     """Raise where the whole vocabulary is asked for, which is megabytes a token."""
-    if count is not None and count < 0:
+    if count < 0:
         raise InvalidValue(
             f"'{param}' is {count}, which asks for the whole vocabulary; {MAX_ALTERNATIVES} is the most.",
             param=param,
         )
 
 
-def check_prompt_logprobs(count: int | None, *, is_streamed: bool) -> None:
+def check_prompt_logprobs(count: int, *, is_streamed: bool) -> None:
     """Raise where prompt logprobs are asked of a stream, which has no place for them."""
     check_alternatives(count, "prompt_logprobs")
-    if count is not None and is_streamed:
+    if is_streamed:
         raise InvalidValue(
             "'prompt_logprobs' is only allowed when 'stream' is false.", param="prompt_logprobs"
         )

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import msgspec
 
+from ganglion.core.device_layout import MAX_WAYS, DeviceLayout, Executor, normalized_devices
 from ganglion.core.engine import LoadOptions, LoadProgress, ModelState, Status
 from ganglion.core.errors import GanglionError, UnsupportedParameter
 from ganglion.wire.decode import decode
@@ -18,6 +19,8 @@ from ganglion.wire.frame import Frame
 from ganglion.wire.openai_errors import encode_error
 
 _encode = msgspec.json.Encoder().encode
+
+WayCount = Annotated[int, msgspec.Meta(ge=1, le=MAX_WAYS)]
 
 
 class LoadBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +31,15 @@ class LoadBody(msgspec.Struct, frozen=True, kw_only=True):
     quant: str | None = None
     context_length: Annotated[int, msgspec.Meta(ge=1, le=2**31)] | None = None
     devices: list[str | int] | None = None
-    tensor_parallel: int | None = None
+    """The devices to use, by index."""
+    tensor_parallel: WayCount | None = None
+    """Devices that each layer is divided over."""
+    pipeline_parallel: WayCount | None = None
+    """Groups of devices that the layers are divided over."""
+    data_parallel: WayCount | None = None
+    """Copies of the model inside one engine."""
+    executor: Executor | None = None
+    """What runs the processes: `mp` on this machine, `ray` on a cluster."""
     pinned: bool | None = None
     harness: str | None = None
     """What others call an engine; refused by name, since `engine` says it here."""
@@ -94,9 +105,6 @@ _unload_body = msgspec.json.Decoder(UnloadBody)
 def parse_load(body: bytes) -> tuple[str, LoadOptions]:
     """The model that is asked for, and how."""
     fields = decode(_load_body, body)
-    for param in ("devices", "tensor_parallel"):
-        if getattr(fields, param) is not None:
-            raise UnsupportedParameter(f"No engine here supports {param!r} yet.", param=param)
     if fields.harness is not None:
         raise UnsupportedParameter(
             f"The harness {fields.harness[:64]!r} is not chosen here.",
@@ -108,6 +116,13 @@ def parse_load(body: bytes) -> tuple[str, LoadOptions]:
         quant=fields.quant,
         context_length=fields.context_length,
         is_pinned=fields.pinned,
+        layout=DeviceLayout(
+            tensor_parallel=fields.tensor_parallel,
+            pipeline_parallel=fields.pipeline_parallel,
+            data_parallel=fields.data_parallel,
+            devices=None if fields.devices is None else normalized_devices(fields.devices),
+            executor=fields.executor,
+        ),
     )
     return fields.model_id, options
 

@@ -1,8 +1,10 @@
 """One method of one route, and the pieces that descriptions are made of."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Final
 
 import msgspec
 
@@ -18,18 +20,37 @@ JSON = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
+class DescribedAnswer:
+    """An answer as the document has it, and the shapes that it names."""
+
+    json: Json
+    shapes: Shapes = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Operation:
     """One method of one route."""
 
     method: str
     path: str
     summary: str
-    answers: Json
-    body: str | None = None
+    answers: Mapping[str, DescribedAnswer]
+    takes: type[msgspec.Struct] | None = None
     parameters: Sequence[Json] = ()
     can_fail: bool = True
-    failures: tuple[type[msgspec.Struct], ...] = (ErrorEnvelope,)
+    failures: Shapes = (ErrorEnvelope,)
     """One for each wire that the route speaks."""
+
+    @property
+    def body(self) -> str | None:
+        """The name of what it takes."""
+        return None if self.takes is None else self.takes.__name__
+
+    @property
+    def shapes(self) -> Shapes:
+        """What it takes and gives."""
+        given = tuple(shape for answer in self.answers.values() for shape in answer.shapes)
+        return (*(() if self.takes is None else (self.takes,)), *given, *self.failures)
 
     @property
     def is_public(self) -> bool:
@@ -37,11 +58,44 @@ class Operation:
         return self.path in PUBLIC_PATHS
 
 
-class DescribedRoutes(Protocol):
-    """A module that describes routes, and the shapes that they take and give."""
+_ID: Final[Json] = {
+    "name": "id",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "minLength": 1},
+}
+_PATH_PARAMETERS: Final[Mapping[str, Json]] = {
+    "id": _ID,
+    "item": _ID | {"name": "item"},
+    "model": {
+        "name": "model",
+        "in": "path",
+        "required": True,
+        "description": "A model id; ids may hold slashes, which callers percent-encode or not.",
+        "schema": {"type": "string"},
+    },
+}
 
-    OPERATIONS: tuple[Operation, ...]
-    SHAPES: Shapes
+
+def _operation(
+    method: str,
+    path: str,
+    summary: str,
+    answer: str | DescribedAnswer,
+    *shapes: type[msgspec.Struct],
+    body: type[msgspec.Struct] | None = None,
+    parameters: Sequence[Json] = (),
+    failures: Shapes = (ErrorEnvelope,),
+) -> Operation:
+    """An operation whose good answer is JSON of one of these shapes, where it is not described in full."""
+    known = [_PATH_PARAMETERS[name] for name in re.findall(r"{(\w+)}", path)]
+    good = answer if isinstance(answer, DescribedAnswer) else json_answer(answer, *shapes)
+    return Operation(method, path, summary, {"200": good}, body, (*known, *parameters), failures=failures)
+
+
+get: Final = partial(_operation, "get")
+post: Final = partial(_operation, "post")
+delete: Final = partial(_operation, "delete")
 
 
 def ref(name: str) -> Json:
@@ -49,24 +103,30 @@ def ref(name: str) -> Json:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def content(description: str, media_type: str, schema: Json) -> Json:
+def content(description: str, media_type: str, schema: Json) -> DescribedAnswer:
     """A body of some media type."""
-    return {"description": description, "content": {media_type: {"schema": schema}}}
+    return DescribedAnswer({"description": description, "content": {media_type: {"schema": schema}}})
 
 
-def json_answer(description: str, shape: type[msgspec.Struct]) -> Json:
-    """A JSON body of this shape."""
-    return content(description, JSON, ref(shape.__name__))
-
-
-def either(description: str, *shapes: type[msgspec.Struct]) -> Json:
+def json_answer(description: str, *shapes: type[msgspec.Struct]) -> DescribedAnswer:
     """A JSON body of one of these shapes."""
-    if len(shapes) == 1:
-        return json_answer(description, *shapes)
-    return content(description, JSON, {"anyOf": [ref(shape.__name__) for shape in shapes]})
+    refs: list[JsonValue] = [ref(shape.__name__) for shape in shapes]
+    schema = ref(shapes[0].__name__) if len(shapes) == 1 else Json({"anyOf": refs})
+    return DescribedAnswer(content(description, JSON, schema).json, shapes)
 
 
-def text_answer(description: str, media_type: str) -> Json:
+def streamed_answer(
+    description: str,
+    shape: type[msgspec.Struct],
+    *events: type[msgspec.Struct],
+    media_type: str = "text/event-stream",
+) -> DescribedAnswer:
+    """A JSON body of this shape, or a stream of these events where one is asked for."""
+    schemas: Json = {JSON: {"schema": ref(shape.__name__)}, media_type: {}}
+    return DescribedAnswer({"description": description, "content": schemas}, (shape, *events))
+
+
+def text_answer(description: str, media_type: str) -> DescribedAnswer:
     """A body of text."""
     return content(description, media_type, {"type": "string"})
 

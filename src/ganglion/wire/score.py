@@ -12,6 +12,7 @@ from ganglion.core.fold import Answer
 from ganglion.core.request import LEAST_URGENT, MOST_URGENT, Request, Score, TextPrompt, TokenPrompt
 from ganglion.wire.decode import decode
 from ganglion.wire.fields import ModelName, TokenId
+from ganglion.wire.logprobs import token_text
 from ganglion.wire.steering import SteeringSpec, steering_of
 from ganglion.wire.unknown_fields import refuse_unknown
 
@@ -118,7 +119,7 @@ def call_of(fields: ScoreBody, *, request_id: str, tenant: str = "") -> ScoreCal
         score=Score(ranges, fields.top_k or 0),
         priority=fields.priority or 0,
         tenant=tenant,
-        steering=steering_of(fields.steering),
+        steering=steering_of(fields.steering or ()),
     )
     return ScoreCall(request, ranges, fields.return_tokens is not False)
 
@@ -171,11 +172,10 @@ def _range(place: int, span: tuple[int, int], by_position: dict[int, Token], cal
 
 
 def _token(token: Token) -> ScoredToken:
-    top = [ScoredAlternative(id=each.id, token=_text(each.piece), logprob=each.logprob) for each in token.top]
+    top = [
+        ScoredAlternative(id=each.id, token=token_text(each.piece), logprob=each.logprob)
+        for each in token.top
+    ]
     return ScoredToken(
-        id=token.id, token=_text(token.piece), position=token.position, logprob=token.logprob, top=top
+        id=token.id, token=token_text(token.piece), position=token.position, logprob=token.logprob, top=top
     )
-
-
-def _text(piece: bytes) -> str:
-    return piece.decode("utf-8", "replace")

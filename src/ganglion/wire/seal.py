@@ -8,23 +8,12 @@ import base64
 import binascii
 import hmac
 import zlib
-from typing import Protocol
 
 _VERSION = b"\x01"
 _MAC_BYTES = 32
 _MAX_OPENED_BYTES = 2**25
 _SEAL = b"ganglion-seal"
 _SIGNATURE = b"ganglion-signature"
-
-
-class Seal(Protocol):
-    """Packs bytes into text that only the same server, for the same tenant, unpacks again."""
-
-    def seal(self, payload: bytes) -> str:
-        """The payload as an opaque text."""
-
-    def open(self, blob: str) -> bytes | None:
-        """The payload of a blob sealed here for this tenant; None for any other text."""
 
 
 class HmacSeal:
@@ -39,9 +28,9 @@ class HmacSeal:
         """Seal with this key from now on; what was sealed before still opens."""
         self._keys = (key, *self._keys)
 
-    def of(self, tenant: str) -> Seal:
+    def of(self, tenant: str) -> "Seal":
         """The seal of one tenant."""
-        return _TenantSeal(self._keys, tenant)
+        return Seal(self._keys, tenant)
 
     def sign(self, tenant: str, text: str) -> str:
         """A signature of the text, for this tenant."""
@@ -53,18 +42,23 @@ class HmacSeal:
         return any(hmac.compare_digest(_signature(key, tenant, text).encode(), given) for key in self._keys)
 
 
-class _TenantSeal:
-    """version, then HMAC-SHA256 over purpose, tenant and packed payload, then the packed payload."""
+class Seal:
+    """Packs bytes into text that only the same server, for the same tenant, unpacks again.
+
+    That is a version, then HMAC-SHA256 over purpose, tenant and packed payload, then the packed payload.
+    """
 
     def __init__(self, keys: tuple[bytes, ...], tenant: str) -> None:
         self._keys = keys
         self._tenant = tenant
 
     def seal(self, payload: bytes) -> str:
+        """The payload as an opaque text."""
         packed = zlib.compress(payload)
         return _text(_VERSION + _mac(self._keys[0], _SEAL, self._tenant, packed) + packed)
 
     def open(self, blob: str) -> bytes | None:
+        """The payload of a blob sealed here for this tenant; None for any other text."""
         try:
             raw = base64.b64decode(blob.encode("ascii"), b"-_", validate=True)
         except (UnicodeEncodeError, binascii.Error):

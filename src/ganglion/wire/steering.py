@@ -33,9 +33,9 @@ class SteerSpec(Struct, frozen=True, forbid_unknown_fields=True):
 SteeringSpec = Annotated[list[SteerSpec], Meta(max_length=MAX_STEERS)]
 
 
-def steering_of(specs: Sequence[SteerSpec] | None) -> Steering:
+def steering_of(specs: Sequence[SteerSpec]) -> Steering:
     """The steering that a body asks for; raises InvalidValue where a layer is named twice."""
-    return tuple(_steer(place, each) for place, each in enumerate(specs or ()))
+    return tuple(_steer(place, each) for place, each in enumerate(specs))
 
 
 def _steer(place: int, spec: SteerSpec) -> Steer:

@@ -1,15 +1,10 @@
 """`ganglion concepts eval`: how well a concept separates examples that it was not made of."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    pass
-
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from cyclopts import Parameter
 
@@ -18,9 +13,12 @@ from ganglion.cli.concepts.examples import Examples, Negative, Positive, read_ex
 from ganglion.cli.flags import ConfigFile, Json
 from ganglion.cli.models.local_models import LocalContext
 from ganglion.cli.terminal.console import say, say_warning
+from ganglion.cli.terminal.format import NOTHING
+from ganglion.cli.terminal.output import TableRow, print_json, print_table
+from ganglion.core.errors import InvalidValue, UnsupportedParameter
 
 if TYPE_CHECKING:
-    from ganglion.engines.llama.concepts.pack import ConceptPack
+    from ganglion.engines.concepts.pack import ConceptPack
     from ganglion.engines.llama.concepts.training import ConceptNotes
 
 _FEWEST: Final = 2
@@ -70,8 +68,7 @@ def evaluate(
     config: ConfigFile = None,
 ) -> None:
     """Say how well a concept separates, layer by layer."""
-    from ganglion.cli.terminal.output import TableRow, print_json, print_table
-    from ganglion.engines.llama.concepts.pack import read_pack
+    from ganglion.engines.concepts.pack import read_pack
     from ganglion.engines.llama.concepts.training import notes_of
 
     if plot is not None:
@@ -147,8 +144,6 @@ def _warn_if_seen(examples: Examples, notes: "ConceptNotes | None") -> None:
 
 
 def _cells(each: _LayerEvaluation) -> tuple[str, ...]:
-    from ganglion.cli.terminal.format import NOTHING
-
     before = NOTHING if each.auc_in_training is None else f"{each.auc_in_training:.3f}"
     return str(each.layer), f"{each.auc:.3f}", local_packs.bar(each.auc), f"{each.dprime:.2f}", before
 
@@ -158,8 +153,6 @@ _SUFFIXES: Final = (".png", ".svg", ".pdf")
 
 def _check_plot(path: Path) -> None:
     """Raise what would keep a plot from being drawn, before anything long is begun."""
-    from ganglion.core.errors import InvalidValue, UnsupportedParameter
-
     if path.suffix not in _SUFFIXES:
         raise InvalidValue(
             f"--plot names {path}; expected a file that ends in {', '.join(_SUFFIXES)}.", param="plot"
@@ -176,8 +169,6 @@ def _draw(path: Path, title: str, layers: "Sequence[_LayerEvaluation]") -> None:
     """Draw AUC by layer; raises InvalidValue where the file cannot be written."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-
-    from ganglion.core.errors import InvalidValue
 
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     FigureCanvasAgg(figure)  # no window, wherever this runs

@@ -5,7 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
+import msgspec
 from cyclopts import Parameter
+
+from ganglion.core.errors import InvalidValue
+from ganglion.registry.files.whole_files import read_text
 
 _MAX_FILE_BYTES: Final = 16 * 2**20
 _MAX_EXAMPLES: Final = 1000
@@ -31,8 +35,6 @@ class Examples:
 
 def read_examples(positive: Path, negative: Path, *, fewest: int) -> Examples:
     """Both files without repetitions; raises InvalidValue for what cannot be learnt from."""
-    from ganglion.core.errors import InvalidValue
-
     if _is_same(positive, negative):
         raise InvalidValue(
             f"--positive and --negative both name {positive}.",
@@ -58,8 +60,6 @@ def _is_same(first: Path, second: Path) -> bool:
 
 
 def _texts(path: Path, param: str, fewest: int) -> tuple[str, ...]:
-    from ganglion.core.errors import InvalidValue
-
     texts = tuple(dict.fromkeys(_lines(path, param)))
     if not texts:
         raise InvalidValue(f"{path} is empty.", param=param, hint="Write one example a line.")
@@ -73,9 +73,6 @@ def _texts(path: Path, param: str, fewest: int) -> tuple[str, ...]:
 
 
 def _lines(path: Path, param: str) -> Iterator[str]:
-    from ganglion.core.errors import InvalidValue
-    from ganglion.registry.files.whole_files import read_text
-
     is_json = path.suffix in (".jsonl", ".json")
     hint = f"--{param} names a file of examples."
     content = read_text(path, param=param, hint=hint, limit_bytes=_MAX_FILE_BYTES)
@@ -96,10 +93,6 @@ def _lines(path: Path, param: str) -> Iterator[str]:
 
 
 def _from_json(line: str, place: str, param: str) -> str:
-    import msgspec
-
-    from ganglion.core.errors import InvalidValue
-
     class Line(msgspec.Struct):
         text: str
 

@@ -9,6 +9,8 @@ from cyclopts import Parameter
 from ganglion.cli.concepts import local_packs
 from ganglion.cli.flags import ConfigFile, Json
 from ganglion.cli.models.local_models import LocalContext
+from ganglion.cli.terminal.output import print_json
+from ganglion.core.errors import InvalidValue
 
 
 def export(
@@ -23,9 +25,6 @@ def export(
     config: ConfigFile = None,
 ) -> None:
     """Copy a pack; the paths of what was written are printed on stdout."""
-    from ganglion.cli.terminal.output import print_json
-    from ganglion.core.errors import InvalidValue
-
     path = local_packs.existing_pack(name, LocalContext.read(config))
     if to.exists() and path.parent.samefile(to):
         raise InvalidValue(f"The pack lies in {to} already.", param="to", hint="Name another folder.")
@@ -39,8 +38,7 @@ def export(
 def _written(path: Path, folder: Path, *, is_gguf: bool) -> list[Path]:
     from safetensors import SafetensorError
 
-    from ganglion.core.errors import InvalidValue
-    from ganglion.engines.llama.concepts.pack import (
+    from ganglion.engines.concepts.pack import (
         manifest_path,
         read_pack,
         write_control_vector,

@@ -10,11 +10,13 @@ from cyclopts import Parameter
 from ganglion.cli.concepts.pack_files import FOLDER, SUFFIX, is_path, pack_path
 from ganglion.cli.models.local_models import LocalContext
 from ganglion.cli.terminal.console import say_warning
+from ganglion.cli.terminal.progress import count_bar
+from ganglion.core.errors import InvalidValue, MissingParameter, ModelNotFound, ReadoutNotFound
 
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext
 
-    from ganglion.engines.llama.concepts.pack import ConceptPack, PackModel
+    from ganglion.engines.concepts.pack import ConceptPack, PackModel
     from ganglion.engines.llama.concepts.residual_frames import Pool
     from ganglion.engines.llama.concepts.residuals import Residuals
 
@@ -43,8 +45,6 @@ ModelName = Annotated[str | None, Parameter(help="A GGUF file or a name (default
 
 def checked_name(text: str, param: str) -> str:
     """A name that can be a file's and stand in a request; raises InvalidValue."""
-    from ganglion.core.errors import InvalidValue
-
     if not WORD.fullmatch(text):
         raise InvalidValue(
             f"{text[:80]!r} cannot be a name.",
@@ -61,8 +61,6 @@ def pack_file(name: str, local: LocalContext) -> Path:
 
 def existing_pack(name: str, local: LocalContext) -> Path:
     """The same of a pack that is there; raises ReadoutNotFound."""
-    from ganglion.core.errors import ReadoutNotFound
-
     path = pack_file(name, local)
     if not path.is_file():
         raise ReadoutNotFound(
@@ -75,7 +73,6 @@ def existing_pack(name: str, local: LocalContext) -> Path:
 
 def model_of(pack: "ConceptPack", local: LocalContext) -> str:
     """The name of a pack's model on this machine; raises ModelNotFound where nothing is called so."""
-    from ganglion.core.errors import ModelNotFound
     from ganglion.registry.naming.resolver import Unresolved
 
     name = pack.manifest.model.name
@@ -86,8 +83,6 @@ def model_of(pack: "ConceptPack", local: LocalContext) -> str:
 
 def concept_of(pack: "ConceptPack", asked: str | None) -> str:
     """Which concept of a pack is meant; raises what is wrong with it."""
-    from ganglion.core.errors import InvalidValue, MissingParameter
-
     names = pack.manifest.concepts
     if asked is None and len(names) > 1:
         raise MissingParameter(
@@ -117,9 +112,7 @@ def read_texts(
 
     With a pack it has to be the model of that pack.
     """
-    from ganglion.cli.terminal.progress import count_bar
-    from ganglion.core.errors import InvalidValue
-    from ganglion.engines.llama.concepts.pack import PackModel
+    from ganglion.engines.concepts.pack import PackModel
     from ganglion.engines.llama.concepts.residual_frames import LARGEST_TEXT_TOKENS
     from ganglion.engines.llama.concepts.residuals import read_residuals
     from ganglion.engines.llama.concepts.training import check_model

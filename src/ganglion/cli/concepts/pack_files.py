@@ -9,7 +9,7 @@ from typing import Final
 
 from ganglion.core.errors import GanglionError, InvalidValue
 from ganglion.core.model import ModelFacts
-from ganglion.registry.files.gguf import read_facts
+from ganglion.registry.files.model_files import read_model_facts
 from ganglion.registry.loading.candidate import Candidate
 
 _logger = logging.getLogger("ganglion.cli")
@@ -18,6 +18,15 @@ SUFFIX: Final = ".safetensors"
 FOLDER: Final = "concepts"
 """Where packs lie that are called by name, in the home folder."""
 _MAX_PACKS: Final = 64
+_IN_GGUF: Final = {
+    "mistral": "llama",
+    "gemma3_text": "gemma3",
+    "qwen2_moe": "qwen2moe",
+    "qwen3_moe": "qwen3moe",
+    "gpt_neox": "gptneox",
+    "cohere": "command-r",
+}
+"""Architectures of checkpoints that GGUF files, which packs are trained on, call otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +42,8 @@ class FoundPack:
     def fits(self, facts: ModelFacts) -> bool:
         """Whether its vectors live in a model's residual stream."""
         own = self.architecture, self.hidden_size, self.block_count
-        theirs = facts.architecture, facts.embedding_length, facts.block_count
+        architecture = _IN_GGUF.get(facts.architecture, facts.architecture)
+        theirs = architecture, facts.embedding_length, facts.block_count
         return facts.can_generate and own == theirs
 
 
@@ -86,7 +96,7 @@ def refuse_if_one_fits_none(packs: Sequence[FoundPack], models: Sequence[Candida
 
 
 def _found(name: str, path: Path) -> FoundPack:
-    from ganglion.engines.llama.concepts.pack import read_manifest
+    from ganglion.engines.concepts.pack import read_manifest
 
     if not path.is_file():
         raise InvalidValue(
@@ -101,6 +111,6 @@ def _found(name: str, path: Path) -> FoundPack:
 
 def _facts(model: Candidate) -> ModelFacts | None:
     try:
-        return None if model.path is None else read_facts(model.path)
+        return None if model.path is None else read_model_facts(model.path)
     except GanglionError:
         return None  # said when it is loaded

@@ -10,9 +10,12 @@ from ganglion.cli.concepts.pack_files import SUFFIX
 from ganglion.cli.flags import ConfigFile, Json
 from ganglion.cli.models.local_models import LocalContext
 from ganglion.cli.terminal.console import say
+from ganglion.cli.terminal.format import NOTHING
+from ganglion.cli.terminal.output import TableRow, print_facts, print_json, print_table
+from ganglion.core.errors import GanglionError
 
 if TYPE_CHECKING:
-    from ganglion.engines.llama.concepts.pack import ConceptPack
+    from ganglion.engines.concepts.pack import ConceptPack
 
 
 _LIST_HEADINGS: Final = ("name", "concepts", "layers", "model", "best AUC")
@@ -36,8 +39,6 @@ class _ListedPack:
 
 def list_packs(*, json: Json = False, config: ConfigFile = None) -> None:
     """Show the concept packs of this machine."""
-    from ganglion.cli.terminal.output import TableRow, print_json, print_table
-
     folder = local_packs.packs_folder(LocalContext.read(config))
     packs = [_listed(path) for path in sorted(folder.glob(f"*{SUFFIX}"))]
     if json:
@@ -50,8 +51,7 @@ def list_packs(*, json: Json = False, config: ConfigFile = None) -> None:
 
 
 def _listed(path: Path) -> _ListedPack:
-    from ganglion.core.errors import GanglionError
-    from ganglion.engines.llama.concepts.pack import read_pack
+    from ganglion.engines.concepts.pack import read_pack
     from ganglion.engines.llama.concepts.training import notes_of
 
     try:
@@ -80,8 +80,6 @@ def _listed(path: Path) -> _ListedPack:
 
 
 def _cells(pack: _ListedPack) -> tuple[str, ...]:
-    from ganglion.cli.terminal.format import NOTHING
-
     return (
         pack.name,
         ", ".join(pack.concepts) or NOTHING,
@@ -145,8 +143,7 @@ class _ShownPack:
 
 def show(name: local_packs.PackName, /, *, json: Json = False, config: ConfigFile = None) -> None:
     """Show what a pack holds."""
-    from ganglion.cli.terminal.output import print_facts, print_json
-    from ganglion.engines.llama.concepts.pack import read_pack
+    from ganglion.engines.concepts.pack import read_pack
 
     path = local_packs.existing_pack(name, LocalContext.read(config))
     shown = _shown(str(path), read_pack(path))
@@ -220,9 +217,6 @@ def _examples(concept: _ShownConcept) -> str:
 
 
 def _print_layers(shown: _ShownPack) -> None:
-    from ganglion.cli.terminal.format import NOTHING
-    from ganglion.cli.terminal.output import TableRow, print_table
-
     def number(value: float | None, digits: int) -> str:
         return NOTHING if value is None else f"{value:.{digits}f}"
 
@@ -245,8 +239,6 @@ def _print_layers(shown: _ShownPack) -> None:
 
 
 def _print_cosines(shown: _ShownPack) -> None:
-    from ganglion.cli.terminal.output import TableRow, print_table
-
     headings = ("cosine", *(f"layer {layer}" for layer in shown.layers))
     rows = [
         TableRow((f"{each.first}, {each.second}", *(f"{value:.3f}" for value in each.layers.values())))

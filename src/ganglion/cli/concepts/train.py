@@ -13,9 +13,12 @@ from ganglion.cli.concepts.pack_files import SUFFIX
 from ganglion.cli.flags import ConfigFile, Json
 from ganglion.cli.models.local_models import LocalContext
 from ganglion.cli.terminal.console import say
+from ganglion.cli.terminal.output import TableRow, print_json, print_table
+from ganglion.cli.terminal.progress import count_bar
+from ganglion.core.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from ganglion.engines.llama.concepts.pack import ConceptPack, PackModel
+    from ganglion.engines.concepts.pack import ConceptPack, PackModel
     from ganglion.engines.llama.concepts.training import LayerChoice, TrainedConcept
 
 _AUTO: Final = "auto"
@@ -81,7 +84,6 @@ def train(
     config: ConfigFile = None,
 ) -> None:
     """Make a concept and write it into a pack."""
-    from ganglion.cli.terminal.output import print_json
     from ganglion.engines.llama.concepts.training import FEWEST_EXAMPLES
 
     local = LocalContext.read(config)
@@ -111,8 +113,6 @@ def train(
 
 
 def _target(name: str, out: Path | None, local: LocalContext) -> Path:
-    from ganglion.core.errors import InvalidValue
-
     local_packs.checked_name(name, "name")
     if out is None:
         return local_packs.pack_file(name, local)
@@ -123,8 +123,6 @@ def _target(name: str, out: Path | None, local: LocalContext) -> Path:
 
 def _layers(text: str) -> list[int] | None:
     """The layers that were named, None for auto; raises InvalidValue."""
-    from ganglion.core.errors import InvalidValue
-
     if text.strip() in (_AUTO, _BEST):
         return None
     parts = [part.strip() for part in text.split(",")]
@@ -140,8 +138,7 @@ def _layers(text: str) -> list[int] | None:
 
 def _before(path: Path, concept: str, asked: list[int] | None, *, is_added: bool) -> "ConceptPack | None":
     """The pack to add to; raises InvalidValue where it does not fit, or where one would be lost."""
-    from ganglion.core.errors import InvalidValue
-    from ganglion.engines.llama.concepts.pack import read_pack
+    from ganglion.engines.concepts.pack import read_pack
 
     if not path.is_file():
         if is_added:
@@ -178,7 +175,6 @@ def _made(
     pool: Literal["mean", "last"],
     held_out: float,
 ) -> "tuple[TrainedConcept, PackModel]":
-    from ganglion.cli.terminal.progress import count_bar
     from ganglion.engines.llama.concepts import training
 
     read, about = local_packs.read_texts(local, model, examples.all, layers=layers, pool=pool, pack=before)
@@ -210,8 +206,7 @@ def _written(
 ) -> "ConceptPack":
     from safetensors import SafetensorError
 
-    from ganglion.core.errors import InvalidValue
-    from ganglion.engines.llama.concepts.pack import write_pack
+    from ganglion.engines.concepts.pack import write_pack
     from ganglion.engines.llama.concepts.training import add_concept, new_pack
 
     if before is None:
@@ -268,8 +263,6 @@ def _trained(
 
 
 def _print(trained: _TrainingReport) -> None:
-    from ganglion.cli.terminal.output import TableRow, print_table
-
     rows = [
         TableRow(
             (

@@ -1,8 +1,6 @@
 """`ganglion fleet drain` and `move`: take work from a node, bring a model to another one."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import msgspec
@@ -11,6 +9,8 @@ from cyclopts import Parameter
 from ganglion.cli.flags import Json
 from ganglion.cli.remote.gateway_client import GATEWAY_UNSET, GatewayFlags
 from ganglion.cli.terminal.console import INTERRUPTED, say, visible
+from ganglion.cli.terminal.output import print_json
+from ganglion.cli.terminal.progress import spinner
 from ganglion.core.errors import InvalidValue
 from ganglion.wire.fleet import NodeNameParam
 from ganglion.wire.fleet_overview import Drain, FleetActionDone, Move
@@ -29,7 +29,7 @@ def drain(
 ) -> None:
     """Send no new work to a node."""
     asked, body = gateway.client(), Drain(node=_name(node), undo=undo, force=force)
-    with _spinner(f"what {node} holds to others"):
+    with spinner(f"what {node} holds to others"):
         done = asked.drain(body)
     _print(done, f"{node} takes work again" if undo else f"{node} gets no new work", json=json)
     if not undo:
@@ -48,7 +48,7 @@ def move(
     """Bring a model to another node."""
     asked, body = gateway.client(), Move(model=model, node=_name(node), keep=keep)
     try:
-        with _spinner(f"{model} to {node}"):
+        with spinner(f"{model} to {node}"):
             done = asked.move(body)
     except KeyboardInterrupt:
         say("no longer waiting; the gateway goes on, and ganglion fleet status shows the progress")
@@ -68,22 +68,7 @@ def _name(node: str) -> str:
         ) from None
 
 
-@contextmanager
-def _spinner(title: str) -> Iterator[None]:
-    """Show a spinner and the elapsed time on stderr while the block runs."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        progress.add_task(title, total=None)
-        yield
-
-
 def _print(done: FleetActionDone, otherwise: str, *, json: bool) -> None:
-    from ganglion.cli.terminal.output import print_json
-
     if json:
         print_json(done)
         return

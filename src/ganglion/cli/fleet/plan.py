@@ -9,7 +9,11 @@ from cyclopts import Parameter
 
 from ganglion.cli.flags import Json
 from ganglion.cli.remote.gateway_client import DEFAULT_URL, GATEWAY_VARIABLE
+from ganglion.cli.terminal.console import say
+from ganglion.cli.terminal.format import NOTHING, memory_words
+from ganglion.cli.terminal.output import TableRow, print_json, print_table
 from ganglion.core.errors import InvalidValue
+from ganglion.registry.files.whole_files import read_text
 
 if TYPE_CHECKING:
     from ganglion.gateway.node import NodeView
@@ -52,10 +56,8 @@ def plan(
     json: Json = False,
 ) -> int:
     """Show which model would go on which node, and why; the status is 1 when one has no place."""
-    from ganglion.cli.terminal.output import print_json
     from ganglion.gateway.placing.catalogue import parse_catalogue
     from ganglion.gateway.placing.placement import plan_placements as planned_for
-    from ganglion.registry.files.whole_files import read_text
 
     if gateway is not None and node:
         raise InvalidValue(
@@ -89,10 +91,6 @@ def _nodes(gateway: str | None, nodes: tuple[str, ...], api_key: str | None) -> 
 
 
 def _print(planned: "tuple[PlannedModel, ...]", nodes: "dict[str, NodeView]") -> None:
-    from ganglion.cli.terminal.console import say
-    from ganglion.cli.terminal.format import NOTHING, memory_words
-    from ganglion.cli.terminal.output import TableRow, print_table
-
     for view in nodes.values():
         if not view.is_healthy:
             say(f"node {view.name} does not answer: {view.error or 'it is not healthy'}")

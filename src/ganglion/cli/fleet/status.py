@@ -1,32 +1,25 @@
 """`ganglion fleet status`: every node of a gateway, its models, and what cannot be served."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
-
-from ganglion.cli.terminal.console import visible
-from ganglion.cli.terminal.format import NOTHING, age_words, memory_words
-from ganglion.cli.terminal.output import TableRow, table_of
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from ganglion.wire.fleet import ReplicaState
-    from ganglion.wire.fleet_overview import FleetOverview, NodeOverview
-
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 from cyclopts import Parameter
 
 from ganglion.cli.flags import Json
 from ganglion.cli.remote.gateway_client import GATEWAY_UNSET, GatewayApiClient, GatewayFlags
+from ganglion.cli.terminal.console import visible
+from ganglion.cli.terminal.format import NOTHING, age_words, memory_words
+from ganglion.cli.terminal.output import TableRow, print_json, stdout_console, table_of
 from ganglion.core.errors import UpstreamUnavailable
 
 if TYPE_CHECKING:
-    from ganglion.wire.fleet_overview import FleetOverview
+    from rich.console import RenderableType
 
+    from ganglion.wire.fleet import ReplicaState
+    from ganglion.wire.fleet_overview import FleetOverview, NodeOverview
 
 MODELS_SHOWN: Final = 12
 """Of one node: a cloud lists hundreds."""
@@ -136,8 +129,6 @@ def status(
     gateway: GatewayFlags = GATEWAY_UNSET,
 ) -> int:
     """Show every node, its models, and what cannot be served."""
-    from ganglion.cli.terminal.output import print_json, stdout_console
-
     asked = gateway.client()
     overview = asked.overview()
     if watch:
@@ -171,8 +162,6 @@ def _lines(asked: GatewayApiClient, overview: "FleetOverview") -> None:
 
 def _tables(asked: GatewayApiClient, overview: "FleetOverview") -> None:
     from rich.live import Live
-
-    from ganglion.cli.terminal.output import stdout_console
 
     where = stdout_console()
     if not where.is_terminal:

@@ -18,11 +18,12 @@ from ganglion.cli.flags import (
     OutputFlags,
     SamplingFlags,
 )
+from ganglion.cli.inference.local_engine import local_engine
 from ganglion.cli.terminal.console import prompt_lines, say, say_error
 from ganglion.core.engine import ManagedEngine
 from ganglion.core.errors import GanglionError
 from ganglion.core.events import Closed, Delta, Failed, Finished, Opened, Progress, Scored, Started
-from ganglion.core.request import ChatPrompt, Message, Request, Stop
+from ganglion.core.request import ChatPrompt, Message
 
 _T = TypeVar("_T")
 
@@ -83,20 +84,13 @@ def chat(
     output: OutputFlags = OUTPUT_UNSET,
 ) -> None:
     """Talk to a model in this terminal."""
-    from ganglion.cli.compose import compose
-    from ganglion.cli.flags import load_config
-    from ganglion.cli.terminal.logs import set_up_logging
-    from ganglion.cli.terminal.progress import download_bar
-
-    config = load_config(output, engine.settings())
-    set_up_logging(output.log_level or "warning", config.log.format)
-    composition = compose(config, [model] if model else config.models[:1], [], bar=download_bar)
+    running = local_engine(engine, output, model)
     with _EngineThread() as background:
         try:
-            background.run(composition.engine.open())
-            _ChatRepl(composition.engine, background, sampling, system).run()
+            background.run(running.open())
+            _ChatRepl(running, background, sampling, system).run()
         finally:
-            background.run(composition.engine.close())
+            background.run(running.close())
 
 
 class _ChatRepl:
@@ -153,14 +147,7 @@ class _ChatRepl:
 
     async def _stream(self, turns: tuple[Message, ...]) -> None:
         system = () if self._system is None else (Message("system", self._system),)
-        request = Request(
-            id="chat",
-            model=self._model_id,
-            prompt=ChatPrompt((*system, *turns)),
-            sampling=self._sampling.sampling(),
-            stop=Stop(strings=tuple(self._sampling.stop or ())),
-            max_tokens=self._sampling.max_tokens,
-        )
+        request = self._sampling.request("chat", self._model_id, ChatPrompt((*system, *turns)))
         kind = "text"
         async with aclosing(self._engine.generate(request)) as events:
             async for event in events:

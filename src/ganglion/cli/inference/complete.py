@@ -17,9 +17,10 @@ from ganglion.cli.flags import (
     SamplingFlags,
     is_text,
 )
+from ganglion.cli.inference.local_engine import local_engine
 from ganglion.core.engine import ManagedEngine
 from ganglion.core.events import Closed, Delta, Failed, Finished, Opened, Progress, Scored, Started
-from ganglion.core.request import Request, Stop, TextPrompt
+from ganglion.core.request import Request, TextPrompt
 
 
 def complete(
@@ -42,24 +43,10 @@ def complete(
     output: OutputFlags = OUTPUT_UNSET,
 ) -> None:
     """Continue a text and print it."""
-    from ganglion.cli.compose import compose
-    from ganglion.cli.flags import load_config
-    from ganglion.cli.terminal.logs import set_up_logging
-    from ganglion.cli.terminal.progress import download_bar
-
     prompt = sys.stdin.read() if text == "-" else text
-    config = load_config(output, engine.settings())
-    set_up_logging(output.log_level or "warning", config.log.format)
-    composition = compose(config, [model] if model else config.models[:1], [], bar=download_bar)
-    request = Request(
-        id="complete",
-        model=composition.engine.models()[0].id,
-        prompt=TextPrompt(prompt),
-        sampling=sampling.sampling(),
-        stop=Stop(strings=tuple(sampling.stop or ())),
-        max_tokens=sampling.max_tokens,
-    )
-    asyncio.run(_print_answer(composition.engine, request))
+    running = local_engine(engine, output, model)
+    request = sampling.request("complete", running.models()[0].id, TextPrompt(prompt))
+    asyncio.run(_print_answer(running, request))
 
 
 async def _print_answer(engine: ManagedEngine, request: Request) -> None:

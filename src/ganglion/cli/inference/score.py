@@ -1,26 +1,15 @@
 """`ganglion score`: how likely a model finds a text, in this process or on a node."""
 
+import asyncio
 import json
 import math
 import sys
-from typing import TYPE_CHECKING, Final
-
-import msgspec
-
-from ganglion.cli.terminal.console import colour_of, legend, visible
-from ganglion.cli.terminal.format import NOTHING
-from ganglion.cli.terminal.output import TableRow, print_facts, print_table
-from ganglion.wire.score import ScoredAlternative, ScoredToken, Scores
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
+import msgspec
 from cyclopts import Parameter, validators
 
 from ganglion.cli.flags import (
@@ -33,13 +22,20 @@ from ganglion.cli.flags import (
     OutputFlags,
     is_text,
 )
+from ganglion.cli.inference.local_engine import local_engine
 from ganglion.cli.remote.node_client import NODE, NodeApiClient
+from ganglion.cli.terminal.console import colour_of, legend, visible
+from ganglion.cli.terminal.format import NOTHING
+from ganglion.cli.terminal.output import TableRow, print_facts, print_json, print_table
 from ganglion.core.errors import InvalidValue, MissingParameter
+from ganglion.core.fold import fold
+from ganglion.core.request import Request, TextPrompt
+from ganglion.wire.score import ScoreBody, ScoredAlternative, ScoredToken, Scores
 
 if TYPE_CHECKING:
-    from ganglion.registry.loading.residency import Residency
-    from ganglion.wire.score import ScoreBody, Scores
+    from rich.console import Console
 
+    from ganglion.registry.loading.residency import Residency
 
 _HEADINGS: Final = ("position", "token", "logprob", "probability", "likeliest")
 
@@ -88,14 +84,9 @@ def print_report(report: _Report) -> None:
 
 def print_tokens(report: _Report) -> None:
     """A line for each token, then the numbers."""
-    rows = [TableRow(_cells(token)) for token in report.tokens]
-    has_top = any(token.top for token in report.tokens)
-    headings = _HEADINGS if has_top else _HEADINGS[:-1]
-    print_table(
-        headings,
-        [TableRow(row.cells[: len(headings)]) for row in rows],
-        right=("position", "logprob", "probability"),
-    )
+    headings = _HEADINGS if any(token.top for token in report.tokens) else _HEADINGS[:-1]
+    rows = [TableRow(_cells(token)[: len(headings)]) for token in report.tokens]
+    print_table(headings, rows, right=("position", "logprob", "probability"))
     print_facts(_facts(report))
 
 
@@ -173,9 +164,7 @@ class _Question:
     def whole(self) -> str:
         return self.prompt + self.text
 
-    def body(self, model: str, start: int) -> "ScoreBody":
-        from ganglion.wire.score import ScoreBody
-
+    def body(self, model: str, start: int) -> ScoreBody:
         return ScoreBody(model=model, prompt=self.whole, score_ranges=[(start, None)], top_k=self.top)
 
 
@@ -231,13 +220,11 @@ def score(
     output: OutputFlags = OUTPUT_UNSET,
 ) -> None:
     """Say how likely a model finds a text."""
-    from ganglion.cli.terminal.output import print_json
-
     question = _Question(prompt, _text(text, file), top)
     if node is not None:
         scores = _on_node(node, api_key, model, question)
     else:
-        scores = _here(engine, output, model, question)
+        scores = asyncio.run(_scored(local_engine(engine, output, model), question))
     report = report_of(scores)
     if json:
         print_json(report)
@@ -267,7 +254,7 @@ def _text(text: str | None, file: Path | None) -> str:
     return found
 
 
-def _on_node(url: str, api_key: str | None, model: str | None, question: _Question) -> "Scores":
+def _on_node(url: str, api_key: str | None, model: str | None, question: _Question) -> Scores:
     from ganglion.wire.tokenizer import TokenizeBody
 
     node = NodeApiClient(url, api_key)
@@ -291,21 +278,7 @@ def _on_node(url: str, api_key: str | None, model: str | None, question: _Questi
     return node.score(question.body(model, start))
 
 
-def _here(engine: EngineFlags, output: OutputFlags, model: str | None, question: _Question) -> "Scores":
-    from ganglion.cli.compose import compose
-    from ganglion.cli.flags import load_config
-    from ganglion.cli.terminal.logs import set_up_logging
-    from ganglion.cli.terminal.progress import download_bar
-
-    config = load_config(output, engine.settings())
-    set_up_logging(output.log_level or "warning", config.log.format)
-    composition = compose(config, [model] if model else config.models[:1], [], bar=download_bar)
-    return asyncio.run(_scored(composition.engine, question))
-
-
-async def _scored(engine: "Residency", question: _Question) -> "Scores":
-    from ganglion.core.fold import fold
-    from ganglion.core.request import Request, TextPrompt
+async def _scored(engine: "Residency", question: _Question) -> Scores:
     from ganglion.wire.score import call_of, scores_of
 
     try:

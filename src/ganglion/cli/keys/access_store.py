@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from cyclopts import Parameter
 
-from ganglion.cli.flags import OUTPUT, OutputFlags
+from ganglion import config as configuration
+from ganglion.cli.flags import OUTPUT, OutputFlags, load_config
+from ganglion.core.errors import InvalidValue
 from ganglion.core.home import home_folder
 
 if TYPE_CHECKING:
@@ -28,9 +30,6 @@ StoreFlag = Annotated[
 
 def store_location(store: str | None, config_file: Path | None) -> str | Path:
     """The database that a command means; raises InvalidValue where nothing is kept."""
-    from ganglion import config as configuration
-    from ganglion.cli.flags import load_config
-    from ganglion.core.errors import InvalidValue
     from ganglion.store.opening import MEMORY
 
     given = configuration.settings_from({"store.url": store}, "the flag --store")
@@ -49,7 +48,6 @@ def with_access_store(
     place: str | Path, work: "Callable[[AccessStore], Awaitable[_T]]", *, may_create: bool = False
 ) -> _T:
     """Run `work` on the database; a missing file is an error unless `may_create`."""
-    from ganglion.core.errors import InvalidValue
     from ganglion.store.opening import open_access
 
     if not may_create and "://" not in str(place) and not Path(place).expanduser().is_file():

@@ -1,34 +1,23 @@
 """`ganglion keys create`, `list` and `revoke`; a new key's secret is printed once."""
 
-from typing import TYPE_CHECKING, Annotated
+import re
+import sys
+from hashlib import sha256
+from secrets import token_hex, token_urlsafe
+from time import time
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter, validators
 
-from ganglion.cli.flags import ConfigFile
-from ganglion.cli.keys.access_store import StoreFlag
+from ganglion.cli.flags import ConfigFile, Json, option
+from ganglion.cli.keys.access_store import StoreFlag, store_location, with_access_store
 from ganglion.cli.terminal.console import say
+from ganglion.cli.terminal.format import NOTHING, date_words, day_words, micros_of, moment_s, units_words
+from ganglion.cli.terminal.output import TableRow, print_json, print_table
+from ganglion.core.errors import InvalidValue
 
 if TYPE_CHECKING:
     from ganglion.store.access_store import AccessStore, StoredKey
-
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
-
-from ganglion.cli.flags import Json
-
-if TYPE_CHECKING:
-    from ganglion.store.access_store import StoredKey
-
-import re
-import sys
-from typing import TYPE_CHECKING, Literal
-
-from cyclopts import Group, validators
-
-from ganglion.cli.flags import option
-
-if TYPE_CHECKING:
-    from ganglion.store.access_store import StoredKey
 
 
 def revoke(
@@ -39,7 +28,6 @@ def revoke(
     config: ConfigFile = None,
 ) -> None:
     """End a key."""
-    from ganglion.cli.keys.access_store import store_location, with_access_store
 
     async def work(access: "AccessStore") -> bool:
         found = _find_key(key, await access.keys())
@@ -51,8 +39,6 @@ def revoke(
 
 
 def _find_key(text: str, keys: "tuple[StoredKey, ...]") -> "StoredKey":
-    from ganglion.core.errors import InvalidValue
-
     by_id = [key for key in keys if key.id == text]
     by_name = [key for key in keys if key.name == text and key.revoked_s is None]
     for key in (*by_id, *by_name):
@@ -67,28 +53,6 @@ def _find_key(text: str, keys: "tuple[StoredKey, ...]") -> "StoredKey":
 _HEADINGS: Final = ("id", "name", "tenant", "role", "models", "limits", "created", "state")
 
 
-@dataclass(frozen=True, slots=True)
-class _KeyListRow:
-    """One key of the list, as `--json` prints it."""
-
-    id: str
-    name: str
-    tenant: str
-    role: str
-    state: str
-    """valid, expired or revoked."""
-    models: tuple[str, ...] | None
-    requests_per_minute: int | None
-    tokens_per_minute: int | None
-    budget: str | None
-    """In units, as a decimal number."""
-    budget_period: str | None
-    priority: int
-    created: float
-    expires: float | None
-    revoked: float | None
-
-
 def list_keys(
     *,
     all: Annotated[bool, Parameter(help="Revoked keys too.", negative=())] = False,  # noqa: A002 (the flag)
@@ -97,11 +61,6 @@ def list_keys(
     config: ConfigFile = None,
 ) -> None:
     """Show the keys."""
-    from time import time
-
-    from ganglion.cli.keys.access_store import store_location, with_access_store
-    from ganglion.cli.terminal.output import TableRow, print_json, print_table
-
     now_s = time()
     keys = with_access_store(store_location(store, config), lambda access: access.keys())
     shown = [key for key in keys if all or key.revoked_s is None]
@@ -113,8 +72,6 @@ def list_keys(
 
 def _limits_words(key: "StoredKey") -> str:
     """The limits of a key in one line; empty where it has none."""
-    from ganglion.cli.terminal.format import date_words, units_words
-
     words = []
     if key.requests_per_minute is not None:
         words.append(f"{key.requests_per_minute} requests/min")
@@ -128,36 +85,33 @@ def _limits_words(key: "StoredKey") -> str:
     return ", ".join(words)
 
 
-def _state(key: "StoredKey", now_s: float) -> str:
+def _state(key: "StoredKey", now_s: float) -> Literal["valid", "expired", "revoked"]:
     if key.revoked_s is not None:
         return "revoked"
     return "expired" if key.expires_s is not None and key.expires_s <= now_s else "valid"
 
 
-def _listed(key: "StoredKey", now_s: float) -> _KeyListRow:
-    from ganglion.cli.terminal.format import units_words
-
-    return _KeyListRow(
-        id=key.id,
-        name=key.name,
-        tenant=key.tenant,
-        role=key.role,
-        state=_state(key, now_s),
-        models=key.models,
-        requests_per_minute=key.requests_per_minute,
-        tokens_per_minute=key.tokens_per_minute,
-        budget=None if key.budget is None else units_words(key.budget),
-        budget_period=None if key.budget is None else key.budget_period,
-        priority=key.priority,
-        created=key.created_s,
-        expires=key.expires_s,
-        revoked=key.revoked_s,
-    )
+def _listed(key: "StoredKey", now_s: float) -> dict[str, object]:
+    """One key, as `--json` prints it; the budget is in units, as a decimal number."""
+    return {
+        "id": key.id,
+        "name": key.name,
+        "tenant": key.tenant,
+        "role": key.role,
+        "state": _state(key, now_s),
+        "models": key.models,
+        "requests_per_minute": key.requests_per_minute,
+        "tokens_per_minute": key.tokens_per_minute,
+        "budget": None if key.budget is None else units_words(key.budget),
+        "budget_period": None if key.budget is None else key.budget_period,
+        "priority": key.priority,
+        "created": key.created_s,
+        "expires": key.expires_s,
+        "revoked": key.revoked_s,
+    }
 
 
 def _cells(key: "StoredKey", now_s: float) -> tuple[str, ...]:
-    from ganglion.cli.terminal.format import NOTHING, day_words
-
     return (
         key.id,
         key.name,
@@ -218,12 +172,6 @@ def create(
     config: ConfigFile = None,
 ) -> None:
     """Make a key."""
-    from hashlib import sha256
-    from secrets import token_hex, token_urlsafe
-    from time import time
-
-    from ganglion.cli.keys.access_store import store_location, with_access_store
-    from ganglion.cli.terminal.format import micros_of
     from ganglion.store.access_store import StoredKey
 
     now_s = time()
@@ -250,18 +198,14 @@ def create(
 
 
 def _summary(key: "StoredKey") -> str:
-
-    limits = _limits_words(key)
     return (
         f"{key.id} {key.name}, a key of role {key.role} for the tenant {key.tenant}\n"
-        f"{limits or 'no limits'}\n"
+        f"{_limits_words(key) or 'no limits'}\n"
         "this is the only time that it is shown:"
     )
 
 
 def _checked(text: str, field: str) -> str:
-    from ganglion.core.errors import InvalidValue
-
     if _NAME.fullmatch(text) is None or text.startswith("key_"):
         raise InvalidValue(
             f"A {field} is 1 to 64 letters, digits and _ . @ : / + -, and does not begin with key_;"
@@ -273,17 +217,12 @@ def _checked(text: str, field: str) -> str:
 
 
 def _models(names: list[str] | None) -> tuple[str, ...] | None:
-    from ganglion.core.errors import InvalidValue
-
     if names is not None and len(names) > _MAX_MODELS:
         raise InvalidValue(f"A key names at most {_MAX_MODELS} models, found {len(names)}.", param="model")
     return None if names is None else tuple(dict.fromkeys(names))
 
 
 def _ending_s(text: str, now_s: float) -> float:
-    from ganglion.cli.terminal.format import moment_s
-    from ganglion.core.errors import InvalidValue
-
     ending_s = moment_s(text, now_s, is_past=False, flag="--expires")
     if ending_s <= now_s:
         raise InvalidValue(f"--expires {text} is over.", param="expires", hint="--expires 30d")

@@ -2,14 +2,17 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from time import time
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from cyclopts import Parameter
 
 from ganglion.cli.flags import OUTPUT, ConfigFile, Json, option
-from ganglion.cli.keys.access_store import StoreFlag
+from ganglion.cli.keys.access_store import StoreFlag, store_location, with_access_store
 from ganglion.cli.terminal.console import say
+from ganglion.cli.terminal.format import date_words, day_words, moment_s, units_words
+from ganglion.cli.terminal.output import TableRow, print_json, print_table
+from ganglion.core.errors import InvalidValue
 
 if TYPE_CHECKING:
     from ganglion.store.access_store import StoredKey, UsageLine
@@ -19,21 +22,8 @@ _COUNTS: Final = ("requests", "prompt_tokens", "cached_tokens", "completion_toke
 _NUMBERS: Final = ("requests", "prompt", "cached", "completion", "cost")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _UsageRow:
-    """One line of the report, as `--json` prints it; what was not asked for is null."""
-
-    day: str | None
-    key_id: str | None
-    key: str | None
-    tenant: str | None
-    model: str | None
-    requests: int
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    cost: str
-    """In units, as a decimal number."""
+_UsageRow = dict[str, str | int | None]
+"""One line of the report, as `--json` prints it; what was not asked for is null, costs are in units."""
 
 
 def usage(
@@ -49,11 +39,6 @@ def usage(
     config: ConfigFile = None,
 ) -> None:
     """Show what was used."""
-    from time import time
-
-    from ganglion.cli.keys.access_store import store_location, with_access_store
-    from ganglion.cli.terminal.format import moment_s
-    from ganglion.core.errors import InvalidValue
     from ganglion.store.access_store import HOUR_S, AccessStore
 
     if json and csv:
@@ -72,29 +57,23 @@ def usage(
 
 
 def _line(line: "UsageLine", names: "dict[str, StoredKey]") -> _UsageRow:
-    from ganglion.cli.terminal.format import day_words, units_words
-
-    name = names[line.key_id].name if line.key_id in names else line.key_id
-    return _UsageRow(
-        day=None if line.day_s is None else day_words(line.day_s),
-        key_id=line.key_id,
-        key=name,
-        tenant=line.tenant,
-        model=line.model,
-        requests=line.sums.requests,
-        prompt_tokens=line.sums.prompt_tokens,
-        cached_tokens=line.sums.cached_tokens,
-        completion_tokens=line.sums.completion_tokens,
-        cost=units_words(line.sums.cost),
-    )
+    return {
+        "day": None if line.day_s is None else day_words(line.day_s),
+        "key_id": line.key_id,
+        "key": names[line.key_id].name if line.key_id in names else line.key_id,
+        "tenant": line.tenant,
+        "model": line.model,
+        "requests": line.sums.requests,
+        "prompt_tokens": line.sums.prompt_tokens,
+        "cached_tokens": line.sums.cached_tokens,
+        "completion_tokens": line.sums.completion_tokens,
+        "cost": units_words(line.sums.cost),
+    }
 
 
 def _print(
     lines: tuple[_UsageRow, ...], groups: Sequence[_Grouping], since_s: float, *, is_json: bool, is_csv: bool
 ) -> None:
-    from ganglion.cli.terminal.format import date_words
-    from ganglion.cli.terminal.output import TableRow, print_json, print_table
-
     columns = [name for name in ("day", "key", "tenant", "model") if name in groups]
     if is_json:
         print_json(lines)
@@ -102,14 +81,10 @@ def _print(
     if is_csv:
         _print_csv(lines, [*(["key_id"] if "key" in columns else []), *columns, *_COUNTS])
         return
-    rows = [TableRow(tuple(_cell(line, name) for name in (*columns, *_COUNTS))) for line in lines]
+    # Where no key was needed there is none to name.
+    rows = [TableRow(tuple(str(line[name]) or "-" for name in (*columns, *_COUNTS))) for line in lines]
     print_table((*columns, *_NUMBERS), rows, right=_NUMBERS)
     say(f"since {date_words(since_s)} UTC")
-
-
-def _cell(line: _UsageRow, name: str) -> str:
-    # Where no key was needed there is none to name.
-    return str(getattr(line, name)) or "-"
 
 
 def _print_csv(lines: tuple[_UsageRow, ...], columns: Sequence[str]) -> None:
@@ -117,4 +92,4 @@ def _print_csv(lines: tuple[_UsageRow, ...], columns: Sequence[str]) -> None:
 
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([getattr(line, name) for name in columns] for line in lines)
+    writer.writerows([line[name] for name in columns] for line in lines)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ganglion.registry.naming.manifest import ManifestEntry
     from ganglion.registry.stores.stored_models import StoredModel
 
-_HEADINGS: Final = ("name", "size", "quant", "params", "context", "can", "store")
+_HEADINGS: Final = ("name", "size", "quant", "params", "context", "can", "engine", "store")
 _NUMBERS: Final = ("size", "params", "context")
 _MANIFEST: Final = "models.yaml"
 _EMBEDDED: Final = "embedded"
@@ -35,6 +35,10 @@ class _ModelListRow:
     capabilities: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     hub_id: str | None = None
+    format: str | None = None
+    """None while only the hub could say."""
+    engine: str | None = None
+    """What runs it here; None where nothing installed does, or while its format is not known."""
     error: str | None = None
     """Why it cannot be used."""
 
@@ -43,7 +47,10 @@ def list_models(*, json: Json = False, config: ConfigFile = None) -> None:
     """Show every model on this machine."""
     from ganglion.cli.terminal.output import TableRow, print_json, print_table
 
-    listed = sorted(_every(LocalContext.read(config)), key=lambda model: model.id.casefold())
+    local = LocalContext.read(config)
+    listed = sorted(
+        (_with_engine(model, local) for model in _every(local)), key=lambda model: model.id.casefold()
+    )
     if json:
         print_json(listed)
         return
@@ -51,6 +58,27 @@ def list_models(*, json: Json = False, config: ConfigFile = None) -> None:
     broken = sum(model.error is not None for model in listed)
     if broken:
         say(f"{broken} of {len(listed)} cannot be used")
+
+
+def _with_engine(model: _ModelListRow, local: LocalContext) -> _ModelListRow:
+    """The same with the engine that runs it, or the reason why none does."""
+    from dataclasses import replace
+
+    from ganglion.core.engine import LoadOptions
+    from ganglion.core.errors import GanglionError
+    from ganglion.registry.files.model_files import format_of
+    from ganglion.registry.naming.names import fold
+
+    if model.path is None or model.error is not None:
+        return model
+    model_format, path = format_of(Path(model.path)), Path(model.path)
+    entry = local.catalogue.entry_by_key.get(fold(model.id))
+    try:
+        local.builds.selection.check_code(path)
+        choice = local.builds.selection.choose(model.id, model_format, entry, LoadOptions())
+    except GanglionError as error:
+        return replace(model, format=model_format, error=f"{error.message} {error.hint or ''}".strip())
+    return replace(model, format=model_format, engine=choice.engine)
 
 
 def _every(local: LocalContext) -> Iterator[_ModelListRow]:
@@ -105,10 +133,10 @@ def _at(path: Path, known: _ModelListRow) -> _ModelListRow:
     from dataclasses import replace
 
     from ganglion.core.errors import GanglionError
-    from ganglion.registry.files.gguf import read_facts
+    from ganglion.registry.files.model_files import read_model_facts
 
     try:
-        facts = read_facts(path)
+        facts = read_model_facts(path)
     except GanglionError as error:
         return replace(known, error=error.message)
     return replace(
@@ -132,6 +160,7 @@ def _cells(model: _ModelListRow) -> tuple[str, ...]:
         count_words(model.parameters),
         number_words(model.context_length),
         _abilities(model.capabilities),
+        model.engine or NOTHING,
         model.store,
     )
 

@@ -14,6 +14,7 @@ from ganglion.core.home import home_folder
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext
 
+    from ganglion.cli.model_builder import BuildContext
     from ganglion.config import Config
     from ganglion.registry.hub.client import Hub
     from ganglion.registry.hub.embedded import EmbeddedFile
@@ -49,6 +50,13 @@ class LocalContext:
         from ganglion.cli.compose import hub_of
 
         return hub_of(self.config, self.home)
+
+    @cached_property
+    def builds(self) -> "BuildContext":
+        """What models are built from here: their engines, their copies."""
+        from ganglion.cli.model_builder import BuildContext
+
+        return BuildContext(self.config, self.home, lambda: self.hub)
 
     @cached_property
     def embedded(self) -> "EmbeddedFile | None":

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from ganglion.cli.flags import ConfigFile, Json
 from ganglion.cli.models.local_models import LocalContext
-from ganglion.cli.terminal.console import INTERRUPTED, say
+from ganglion.cli.terminal.console import INTERRUPTED, say, say_warning
 
 if TYPE_CHECKING:
     from ganglion.registry.hub.embedded import EmbeddedModel
@@ -43,7 +43,10 @@ class _PulledModel:
 def pull(
     name: Annotated[
         str,
-        Parameter(help="org/repo, org/repo:QUANT, org/repo:FILE.gguf, a name from models.yaml, or smollm2."),
+        Parameter(
+            help="org/repo, org/repo:QUANT, org/repo:safetensors, org/repo:FILE.gguf, a name from "
+            "models.yaml, or smollm2."
+        ),
     ],
     /,
     *,
@@ -103,15 +106,18 @@ def _hub_choice(name: str, quant: str | None, local: LocalContext) -> "_HubChoic
         raise InvalidValue(f"{name} names {named} already, and --quant asks for {quant}.", param="quant")
     if not is_repo(repo):
         raise ModelNotFound(
-            name, hint="A model at a hub is named org/repo, org/repo:QUANT or org/repo:FILE.gguf."
+            name,
+            hint="A model at a hub is named org/repo, org/repo:QUANT, org/repo:safetensors or "
+            "org/repo:FILE.gguf.",
         )
     return _HubChoice(repo, named or quant)
 
 
 def _pull(name: str, choice: _HubChoice, revision: str | None, local: LocalContext) -> _PulledModel:
-    files = local.hub.find(choice.repo, choice.quant, revision)
+    files = local.builds.find(choice.repo, choice.quant, revision)
     _announce(files)
     path = _fetch(files, local)
+    _convert(name, path, local)
     return _PulledModel(
         name,
         str(path),
@@ -123,6 +129,28 @@ def _pull(name: str, choice: _HubChoice, revision: str | None, local: LocalConte
         quant=files.quant,
         files=files.files,
     )
+
+
+def _convert(name: str, path: Path, local: LocalContext) -> None:
+    """Make the copy that this machine's engine runs, where it runs one."""
+    from ganglion.cli.terminal.progress import download_bar
+    from ganglion.core.engine import LoadOptions
+    from ganglion.core.errors import EngineUnavailable
+    from ganglion.registry.files.model_files import format_of
+    from ganglion.registry.naming.names import fold
+
+    entry = local.catalogue.entry_by_key.get(fold(name)) or local.catalogue.entry_by_alias.get(fold(name))
+    try:
+        choice = local.builds.selection.choose(name, format_of(path), entry, LoadOptions())
+    except EngineUnavailable as error:
+        say_warning(f"{error.message} {error.hint or ''}".strip())
+        return
+    if choice.is_converted:
+        conversion = local.builds.conversion(path, choice.engine)
+        if not conversion.is_here:
+            say(f"converting it for the engine {choice.engine}")
+            with download_bar("converting", conversion.size_bytes) as report:
+                conversion.run(report, lambda: False)
 
 
 def _announce(files: "HubFiles") -> None:

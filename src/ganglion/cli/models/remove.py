@@ -90,6 +90,10 @@ class _PendingRemoval:
     files: tuple[Path, ...]
     size_bytes: int
     place: Literal["folder", "Hugging Face cache"]
+    copy: Path | None = None
+    """What was converted from a checkpoint."""
+    folder: Path | None = None
+    """Of a checkpoint; it goes with its last file."""
 
 
 def rm(
@@ -120,6 +124,7 @@ def rm(
 def _pending(name: str, resolution: "Resolution", local: LocalContext) -> _PendingRemoval:
     """The files of a model, if they are ours to remove; raises NotAllowed, InvalidValue, ModelNotFound."""
     from ganglion.core.errors import InvalidValue, ModelNotFound
+    from ganglion.engines.table import DEFAULT_ENGINE
     from ganglion.registry.naming.resolver import EmbeddedSource, LocalFileSource
 
     source = resolution.source
@@ -138,7 +143,10 @@ def _pending(name: str, resolution: "Resolution", local: LocalContext) -> _Pendi
     place: Literal["folder", "Hugging Face cache"] = (
         "folder" if stored.store == "models folder" else "Hugging Face cache"
     )
-    return _PendingRemoval(resolution.id, stored.files, stored.size_bytes, place)
+    if stored.format == "gguf":
+        return _PendingRemoval(resolution.id, stored.files, stored.size_bytes, place)
+    copy = local.builds.conversion(stored.path, DEFAULT_ENGINE).target
+    return _PendingRemoval(resolution.id, stored.files, stored.size_bytes, place, copy, stored.path)
 
 
 def _embedded(model_id: str, local: LocalContext) -> _PendingRemoval:
@@ -177,7 +185,8 @@ def _is_exact(name: str, resolution: "Resolution", stored: "StoredModel", local:
         return True
     names = {resolution.id, stored.name, *resolution.aliases}
     if stored.hub_id is not None:
-        names.add(f"{stored.hub_id}:{stored.quantisation}")
+        tag = stored.quantisation if stored.format == "gguf" else stored.format
+        names.add(f"{stored.hub_id}:{tag}")
         if len(local.catalogue.stored_index.by_hub_id[fold(stored.hub_id)]) == 1:
             names.add(stored.hub_id)
     return fold(name).removesuffix(".gguf") in map(fold, names)
@@ -206,7 +215,13 @@ def _remove(removal: _PendingRemoval, local: LocalContext) -> int:
 
     remove = _remove_from_folder if removal.place == "folder" else _remove_from_cache
     try:
-        return sum(remove(file, local.hub.receipts) for file in removal.files)
+        freed_bytes = sum(remove(file, local.hub.receipts) for file in removal.files)
+        if removal.copy is not None and removal.copy.is_file():
+            freed_bytes += _remove_from_folder(removal.copy, local.hub.receipts)
+        if removal.folder is not None and removal.place == "folder":
+            with suppress(OSError):  # what else lies in it is not ours
+                removal.folder.rmdir()
+        return freed_bytes
     except OSError as error:
         raise LoadFailed(
             f"{error.filename or removal.id} could not be removed: {error.strerror or error}."

@@ -1,6 +1,7 @@
 """`ganglion models resolve`: what a name means, and every step on the way there."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
 from ganglion.cli.flags import ConfigFile, Json
@@ -27,6 +28,11 @@ class _ResolvedName:
     aliases: tuple[str, ...]
     steps: "tuple[ResolveStep, ...]"
     hint: str | None = None
+    format: str | None = None
+    """None while only the hub could say."""
+    engine: str | None = None
+    """What would run it here; None where nothing installed does, or while its format is not known."""
+    engine_reason: str | None = None
 
 
 def resolve(name: ModelName, /, *, json: Json = False, config: ConfigFile = None) -> int:
@@ -57,8 +63,36 @@ def resolve(name: ModelName, /, *, json: Json = False, config: ConfigFile = None
 def _resolved(name: str, resolution: "Resolution", local: LocalContext) -> _ResolvedName:
     kind, path, store, repo, quant = _source(resolution.source, local)
     return _ResolvedName(
-        name, resolution.id, kind, path, store, repo, quant, resolution.aliases, resolution.steps
+        name,
+        resolution.id,
+        kind,
+        path,
+        store,
+        repo,
+        quant,
+        resolution.aliases,
+        resolution.steps,
+        None,
+        *_engine(resolution, path, local),
     )
+
+
+def _engine(
+    resolution: "Resolution", path: str | None, local: LocalContext
+) -> tuple[str | None, str | None, str | None]:
+    """The model's format, the engine that a load would take, and why; or why none would."""
+    from ganglion.cli.engine_selection import known_format
+    from ganglion.core.engine import LoadOptions
+    from ganglion.core.errors import GanglionError
+
+    model_format = known_format(resolution, None if path is None else Path(path))
+    if model_format is None:
+        return None, None, "its repository says whether it is a GGUF file or a checkpoint"
+    try:
+        choice = local.builds.selection.choose(resolution.id, model_format, resolution.entry, LoadOptions())
+    except GanglionError as error:
+        return model_format, None, f"{error.message} {error.hint or ''}".strip()
+    return model_format, choice.engine, choice.why
 
 
 def _source(
@@ -87,4 +121,8 @@ def _answer(meaning: _ResolvedName) -> list[tuple[str, str]]:
         "hub": f"{meaning.repo}, {meaning.quant or 'any quantisation'}, to be downloaded",
     }
     facts = [("id", meaning.id or ""), ("where", where[meaning.kind or "file"])]
+    if meaning.format is not None:
+        facts.append(("format", meaning.format))
+    reason = meaning.engine_reason or ""
+    facts.append(("engine", f"{meaning.engine}: {reason}" if meaning.engine else reason))
     return facts + ([("also called", ", ".join(meaning.aliases))] if meaning.aliases else [])

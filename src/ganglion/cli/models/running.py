@@ -37,6 +37,7 @@ class _RunningModel(msgspec.Struct, frozen=True):
     queued: int
     pinned: bool
     priority: int
+    devices: tuple[str, ...]
     last_used: float | None
     aliases: tuple[str, ...]
     source: str
@@ -68,6 +69,7 @@ def _running(model: "ManagedModel", health: "ModelHealth | None") -> _RunningMod
         queued=health.queued if health is not None else 0,
         pinned=model.pinned,
         priority=model.priority,
+        devices=model.devices,
         last_used=model.last_used,
         aliases=model.aliases,
         source=model.source,
@@ -104,6 +106,15 @@ def load(
     *,
     context: Annotated[int | None, option("Longest single sequence, in tokens.", AT_LEAST_1)] = None,
     quant: Annotated[str | None, Parameter(help="Quantisation, as Q8_0.")] = None,
+    tensor_parallel: Annotated[
+        int | None, option("GPUs that each layer is divided over.", AT_LEAST_1)
+    ] = None,
+    pipeline_parallel: Annotated[
+        int | None, option("Groups of GPUs that the layers are divided over.", AT_LEAST_1)
+    ] = None,
+    devices: Annotated[
+        str | None, Parameter(help="GPUs to use, by index, as 0,1; left out, the freest.")
+    ] = None,
     pin: Annotated[
         bool | None,
         Parameter(help="Never evict it to make room; --no-pin lets go of that.", negative="--no-pin"),
@@ -115,7 +126,15 @@ def load(
     node: NodeFlags = NODE_UNSET,
 ) -> int:
     """Load a model into a running node, downloading it first if need be."""
-    body = LoadBody(model_id=name, quant=quant, context_length=context, pinned=pin)
+    body = LoadBody(
+        model_id=name,
+        quant=quant,
+        context_length=context,
+        pinned=pin,
+        tensor_parallel=tensor_parallel,
+        pipeline_parallel=pipeline_parallel,
+        devices=None if devices is None else [*map(str.strip, devices.split(","))],
+    )
     if not wait:
         begun = node.client().begin_load(body)
         _print(begun, json=json)

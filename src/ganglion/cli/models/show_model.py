@@ -8,8 +8,11 @@ from ganglion.cli.flags import AT_LEAST_1, ConfigFile, Json, option
 from ganglion.cli.models.local_models import LocalContext, ModelName
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ganglion.core.model import ModelFacts
     from ganglion.engines.llama.plan import EnginePlan
+    from ganglion.engines.table import EngineName
     from ganglion.registry.naming.resolver import Resolution
 
 _UNBOUNDED: Final = 1 << 62
@@ -52,8 +55,13 @@ class _ModelDescription:
     files: tuple[str, ...]
     store: str | None
     hub_id: str | None
+    format: str
+    engine: str | None
+    """What runs it here; None where nothing installed does."""
+    engine_reason: str
+    """Why it does, or why nothing does."""
     memory: _MemoryEstimate | None
-    """None for a format that no engine here runs."""
+    """None where the engine plans its own memory."""
 
 
 def show(
@@ -78,14 +86,16 @@ def show(
 
 
 def _description(name: str, local: LocalContext, context: int | None) -> _ModelDescription:
-    from ganglion.registry.files import gguf, safetensors
+    from ganglion.engines.table import ENGINES
+    from ganglion.registry.files.model_files import files_of, format_of, read_model_facts
 
     resolution = local.resolve(name)
     path = local.file_of(name, resolution)
     stored = local.catalogue.stored_index.by_path.get(path)
-    is_gguf = not (path.is_dir() or path.suffix == safetensors.SUFFIX)
-    facts = gguf.read_facts(path) if is_gguf else safetensors.read_facts(path)
-    files = stored.files if stored is not None else (path,)
+    facts = read_model_facts(path)
+    files = stored.files if stored is not None else files_of(path)
+    engine, reason = _engine(resolution, path, local)
+    plans = engine is not None and ENGINES[engine].has_plan and format_of(path) in ENGINES[engine].formats
     return _ModelDescription(
         id=resolution.id,
         aliases=resolution.aliases,
@@ -103,8 +113,26 @@ def _description(name: str, local: LocalContext, context: int | None) -> _ModelD
         files=tuple(str(file) for file in files),
         store=stored.store if stored is not None else None,
         hub_id=stored.hub_id if stored is not None else None,
-        memory=_memory(resolution, local, facts, context) if is_gguf else None,
+        format=format_of(path),
+        engine=engine,
+        engine_reason=reason,
+        memory=_memory(resolution, local, facts, context) if plans else None,
     )
+
+
+def _engine(resolution: "Resolution", path: "Path", local: LocalContext) -> "tuple[EngineName | None, str]":
+    """The engine that a load would take and why, or why none would."""
+    from ganglion.core.engine import LoadOptions
+    from ganglion.core.errors import GanglionError
+    from ganglion.registry.files.model_files import format_of
+
+    selection = local.builds.selection
+    try:
+        selection.check_code(path)
+        choice = selection.choose(resolution.id, format_of(path), resolution.entry, LoadOptions())
+    except GanglionError as error:
+        return None, f"{error.message} {error.hint or ''}".strip()
+    return choice.engine, choice.why
 
 
 def _sampling(resolution: "Resolution", facts: "ModelFacts") -> dict[str, float]:
@@ -137,13 +165,11 @@ def _memory(
 
 def _plan(resolution: "Resolution", local: LocalContext, context: int | None) -> "EnginePlan":
     """What a node with this config would do: the engine is made as the node makes it, and not opened."""
-    from ganglion.cli.model_builder import BuildContext, ModelBuilder
+    from ganglion.cli.model_builder import ModelBuilder
     from ganglion.core.engine import LoadOptions
     from ganglion.engines.llama.engine import LlamaEngine
 
-    recipe = ModelBuilder(
-        resolution, BuildContext(local.config, local.home, lambda: local.hub), resolution.id
-    )
+    recipe = ModelBuilder(resolution, local.builds, resolution.id)
     engine = asyncio.run(recipe.build(LoadOptions(context_length=context), free_bytes=_UNBOUNDED))
     assert isinstance(engine, LlamaEngine)
     return engine.plan
@@ -166,18 +192,18 @@ def _facts(shown: _ModelDescription) -> list[tuple[str, str]]:
         ("sampling defaults", sampling or "none of its own"),
         ("size", size_words(shown.size_bytes)),
         ("files", "\n".join(shown.files)),
+        ("format", shown.format),
+        ("engine", f"{shown.engine}: {shown.engine_reason}" if shown.engine else shown.engine_reason),
         ("store", shown.store or ""),
         ("hub id", shown.hub_id or ""),
     ]
-    facts += _memory_facts(shown.memory)
+    if shown.memory is not None:
+        facts += _memory_facts(shown.memory)
     return [(key, value) for key, value in facts if value]
 
 
-def _memory_facts(memory: _MemoryEstimate | None) -> list[tuple[str, str]]:
+def _memory_facts(memory: _MemoryEstimate) -> list[tuple[str, str]]:
     from ganglion.cli.terminal.format import memory_words
-
-    if memory is None:
-        return [("memory", "no engine here runs this format")]
 
     def words(size_bytes: int) -> str:
         return memory_words(-(-size_bytes // 2**20))

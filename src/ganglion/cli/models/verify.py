@@ -90,6 +90,7 @@ def _named(names: Sequence[str], local: LocalContext) -> Iterator[_FileToVerify]
 
 def _files_of(name: str, resolution: "Resolution", local: LocalContext) -> Iterator[_FileToVerify]:
     from ganglion.core.errors import ModelNotFound
+    from ganglion.registry.files.model_files import files_of
     from ganglion.registry.naming.resolver import EmbeddedSource, LocalFileSource
 
     source = resolution.source
@@ -99,9 +100,10 @@ def _files_of(name: str, resolution: "Resolution", local: LocalContext) -> Itera
         stored = local.catalogue.stored_index.by_path.get(source.path)
         if stored is not None:
             yield _stored(resolution.id, stored)
-        elif source.path.is_file():
-            size_bytes = source.path.stat().st_size
-            yield _FileToVerify(resolution.id, (source.path,), size_bytes, "Get the file again.")
+        elif source.path.exists():
+            files = tuple(file for file in files_of(source.path) if file.is_file())
+            size_bytes = sum(file.stat().st_size for file in files)
+            yield _FileToVerify(resolution.id, files, size_bytes, "Get the file again.")
         else:
             raise ModelNotFound(name, hint=f"There is no file {source.path}.")
     else:
@@ -110,10 +112,14 @@ def _files_of(name: str, resolution: "Resolution", local: LocalContext) -> Itera
 
 def _stored(model_id: str, model: "StoredModel") -> _FileToVerify:
     again = {
-        "Hugging Face cache": f"ganglion models pull {model.hub_id}:{model.path.name}",
+        "Hugging Face cache": f"ganglion models pull {model.hub_id}:{_tag(model)}",
         "Ollama": f"ollama pull {model.name}",
     }.get(model.store, "Get the file again.")
     return _FileToVerify(model_id, model.files, model.size_bytes, again, error=model.error)
+
+
+def _tag(model: "StoredModel") -> str:
+    return model.path.name if model.format == "gguf" else model.format
 
 
 def _embedded(local: LocalContext) -> Iterator[_FileToVerify]:
@@ -160,7 +166,7 @@ def _verify_file(suspect: _FileToVerify, receipts: "Receipts", report: "Report")
 
 def _shifted(report: "Report", before_bytes: int, total_bytes: int, done_bytes: int, _: int) -> None:
     """Report a part's progress as that of the whole."""
-    report(before_bytes + done_bytes, total_bytes)
+    report(min(before_bytes + done_bytes, total_bytes), total_bytes)
 
 
 def _reason(error: Exception) -> str:

@@ -12,18 +12,23 @@ from typing import Final, Literal
 
 import psutil
 
+from ganglion import __version__
 from ganglion import config as configuration
 from ganglion.cli.model_builder import check_engines
-from ganglion.cli.system.this_machine import describe_machine
+from ganglion.cli.system.engine_advice import EngineSituation, advise
+from ganglion.cli.system.library_choice import settle_library, unusable_build
+from ganglion.cli.system.this_machine import describe_machine, has_nvidia_gpu
 from ganglion.config import Config
 from ganglion.core.errors import EngineUnavailable, GanglionError
 from ganglion.core.home import home_folder
 from ganglion.core.machine import Machine, Memory
 from ganglion.engines.llama.native.probe import LibraryReport, probe
 from ganglion.engines.resources import read_memory
+from ganglion.engines.vllm.installed import NAME as VLLM
+from ganglion.engines.vllm.installed import describe as describe_vllm
 from ganglion.registry.hub import embedded
 from ganglion.registry.hub.environment import cache_folder, token, token_source
-from ganglion.registry.machine.describe import native_engine
+from ganglion.registry.machine.describe import has_amd_card, native_engine
 from ganglion.registry.naming.manifest import read_manifest
 from ganglion.server.bind import BindFailed, InsecureBind, bind, check_bind
 from ganglion.server.settings import ServerSettings
@@ -77,7 +82,9 @@ def run_checks(config_file: Path | None, environment: Mapping[str, str]) -> Iter
     yield _memory(context.memory)
     works, finding = _library(context)
     yield finding
+    yield from _built()
     yield _accelerator(context, works)
+    yield _engine(context, works)
     yield from _ports(context.config)
     yield _token(environment)
 
@@ -170,6 +177,7 @@ def _memory(memory: Memory) -> Finding:
 
 def _library(context: _CheckContext) -> tuple[LibraryReport | None, Finding]:
     model = embedded.find(embedded.SMOLLM2, context.home / "cache")
+    settle_library()
     try:
         works = probe(None if model is None else model.path)
     except EngineUnavailable as error:
@@ -181,6 +189,30 @@ def _library(context: _CheckContext) -> tuple[LibraryReport | None, Finding]:
     else:
         found = f"{version} loads and reads the embedded model ({works.vocabulary} tokens)"
     return works, Finding("llama.cpp", "ok", found)
+
+
+def _built() -> Iterator[Finding]:
+    """What was built here, where it cannot be used."""
+    found = unusable_build()
+    if found is not None:
+        yield Finding("built llama.cpp", "warn", found.problem, found.hint)
+
+
+def _engine(context: _CheckContext, works: LibraryReport | None) -> Finding:
+    """Which engine would serve this machine best."""
+    vllm = describe_vllm(VLLM, __version__, context.environment)
+    advice = advise(
+        EngineSituation(
+            has_nvidia=has_nvidia_gpu(),
+            has_amd=has_amd_card(Path("/")),
+            has_rocm=Path("/dev/kfd").exists(),
+            is_apple=platform.system() == "Darwin" and platform.machine() == "arm64",
+            llama_offloads=works is not None and works.can_offload,
+            vllm_version=None if vllm is None else vllm.version,
+            vllm_has_cuda=vllm is not None and (vllm.accelerators is None or "cuda" in vllm.accelerators),
+        )
+    )
+    return Finding("best engine", "ok", advice.best, advice.to_do)
 
 
 def _accelerator(context: _CheckContext, works: LibraryReport | None) -> Finding:
@@ -197,7 +229,8 @@ def _accelerator(context: _CheckContext, works: LibraryReport | None) -> Finding
             "accelerator",
             "warn",
             f"{found}; the library that loaded cannot use it",
-            "Check that the CUDA runtime is installed and new enough for the library of GANGLION_LIBLLAMA.",
+            "Build llama.cpp for it (ganglion engines build llama --cuda). For one that was built, check "
+            "that the CUDA runtime is installed and new enough.",
         )
     if context.config.engine.gpu_layers == 0:
         return Finding(

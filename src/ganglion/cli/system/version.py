@@ -1,5 +1,6 @@
 """`ganglion version`: the versions of Ganglion and its libraries."""
 
+import os
 import platform
 import sys
 from contextlib import suppress
@@ -26,11 +27,14 @@ def version(
 
 
 def libraries() -> tuple[tuple[str, str], ...]:
-    """The installed libraries that answers depend on, with their versions; nothing is imported."""
+    """The installed libraries and engines that answers depend on, with their versions; none is imported."""
     from importlib import metadata
+
+    from ganglion.engines.vllm.installed import NAME, python_of, version_of
 
     found: list[tuple[str, str]] = []
     for name in _LIBRARIES:
         with suppress(metadata.PackageNotFoundError):
             found.append((name, metadata.version(name)))
-    return tuple(found)
+    vllm = version_of(python_of(None, os.environ))
+    return tuple(found) if vllm is None else (*found, (NAME, vllm))

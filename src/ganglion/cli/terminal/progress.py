@@ -9,7 +9,7 @@ from ganglion.cli.terminal.console import say
 from ganglion.registry.hub.download import Report
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress, ProgressColumn, TaskID
 
     from ganglion.core.engine import ModelState
 
@@ -62,41 +62,38 @@ def _download_bars() -> Iterator[_DownloadBars]:
 @contextmanager
 def count_bar(title: str, total: int) -> Iterator[Report]:
     """The same for things that are counted one by one."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(compact=True),
-    )
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with _progress(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(compact=True)) as progress:
         task = progress.add_task(title, total=total)
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
-def _bar() -> "Progress":
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+@contextmanager
+def spinner(title: str) -> Iterator[None]:
+    """Show a spinner and the elapsed time while the block runs."""
+    from rich.progress import SpinnerColumn, TimeElapsedColumn
 
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(compact=True),
-    )
+    with _progress(TimeElapsedColumn(), before=(SpinnerColumn(),)) as progress:
+        progress.add_task(title, total=None)
+        yield
+
+
+def _bar() -> "Progress":
+    from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    return _progress(BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(compact=True))
+
+
+def _progress(*columns: "ProgressColumn", before: "tuple[ProgressColumn, ...]" = ()) -> "Progress":
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn
+
     console = Console(stderr=True)
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    title = TextColumn("{task.description}", markup=False)
+    return Progress(
+        *before, title, *columns, console=console, transient=True, disable=not console.is_terminal
+    )
 
 
 _LOOK_S: Final = 0.25

@@ -167,5 +167,5 @@ class AsyncGeneration(AsyncIterator[Event]):
 
     def __del__(self) -> None:
         # Absent where the flow raised before there was anything to close.
-        if hasattr(self, "_course"):
+        if hasattr(self, "_run"):
             self.close()

@@ -168,5 +168,5 @@ class Generation(Iterator[Event]):
 
     def __del__(self) -> None:
         # Absent where the flow raised before there was anything to close.
-        if hasattr(self, "_course"):
+        if hasattr(self, "_run"):
             self.close()

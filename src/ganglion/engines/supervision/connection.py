@@ -6,10 +6,12 @@ end: an aborted sequence is in the worker until the worker says otherwise.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar, assert_never, cast
 
+from ganglion.core.delivery import Room
 from ganglion.core.errors import EngineFailed, GanglionError, InvalidValue, ShuttingDown, class_of, rebuild
 from ganglion.core.model import WorkerLoad
 from ganglion.engines.child_main import LENGTH_PREFIX
@@ -46,6 +48,8 @@ from ganglion.engines.supervision.ipc import (
 from ganglion.engines.supervision.isolation import OnReleased, Outcome
 from ganglion.engines.supervision.watchdog import WorkerVitals
 
+UpdateSink = Callable[[SequenceUpdate], Room]
+"""Takes the updates of one request, as every sink does."""
 _RETRY_HINT: Final = "It is being restarted; try again."
 IDLE: Final = WorkerLoad()
 
@@ -54,33 +58,67 @@ class WorkerDied(EngineFailed):
     """The worker died before it was ready, or could say why not."""
 
 
-class _Mailbox:
-    """Updates for one request that were not read yet; bounded by the tokens the request may generate."""
+class _UpdateDelivery:
+    """Hands one request's updates to its sink in the call that brings them.
 
-    def __init__(self) -> None:
-        self._updates: list[SequenceUpdate] = []
-        self._arrived = asyncio.Event()
-        self._error: GanglionError | None = None
+    What comes while the sink is full is kept; bounded by the tokens the request may generate.
+    """
+
+    __slots__ = ("_changed", "_error", "_kept", "_room", "_sink", "has_ended")
+
+    def __init__(self, sink: UpdateSink) -> None:
+        self._sink = sink
+        self._kept: deque[SequenceUpdate] = deque()
+        self._room: Room = None
+        self._error: Exception | None = None
+        self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.has_ended = False
+        """Whether the sink has the last update."""
 
     def put(self, update: SequenceUpdate) -> None:
         """Deliver an update."""
-        self._updates.append(update)
-        self._arrived.set()
+        if self._error is not None:
+            return
+        if self._room is not None or self._kept:
+            self._kept.append(update)
+            return
+        try:
+            self._room = self._sink(update)
+        except Exception as error:  # noqa: BLE001 - its own run raises it: the frame holds others' updates
+            self.fail(error)
+            return
+        self.has_ended = update.end is not None
+        if self.has_ended or self._room is not None:
+            self._wake()
 
-    def fail(self, error: GanglionError) -> None:
-        """End the mailbox: nothing more comes."""
+    def fail(self, error: Exception) -> None:
+        """End the delivery: nothing more comes."""
         self._error = error
-        self._arrived.set()
+        self._wake()
 
-    async def take(self) -> list[SequenceUpdate]:
-        """Wait for updates and take all of them; raises when the worker died and all were read."""
-        await self._arrived.wait()
-        updates, self._updates = self._updates, []
-        if not updates and self._error is not None:
-            raise self._error.with_traceback(None)  # many share it: their frames would add up
-        if self._error is None:
-            self._arrived.clear()
-        return updates
+    async def wait_ended(self) -> None:
+        """Wait until the last update is delivered; raises when the worker died and all before that is."""
+        while True:
+            await self._changed
+            self._changed = asyncio.get_running_loop().create_future()
+            while self._room is not None:
+                await self._room
+                self._room = None
+                self._deliver_kept()
+            if self.has_ended:
+                return
+            if self._error is not None:
+                raise self._error.with_traceback(None)  # many share it: their frames would add up
+
+    def _deliver_kept(self) -> None:
+        while self._kept and self._room is None and not self.has_ended:
+            update = self._kept.popleft()
+            self._room = self._sink(update)
+            self.has_ended = update.end is not None
+
+    def _wake(self) -> None:
+        if not self._changed.done():
+            self._changed.set_result(None)
 
 
 def _ignore_outcome(_: Outcome) -> None:
@@ -107,7 +145,7 @@ class Connection(asyncio.Protocol):
         self._on_lost = on_lost
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
-        self._mailboxes: dict[int, _Mailbox] = {}
+        self._deliveries: dict[int, _UpdateDelivery] = {}
         self._runs: dict[int, OnReleased] = {}
         """The sequences that the worker has, with or without somebody who reads them."""
         self._questions: dict[int, _PendingQuestion] = {}
@@ -127,7 +165,7 @@ class Connection(asyncio.Protocol):
     @property
     def in_flight(self) -> int:
         """How many requests were submitted and have not ended."""
-        return len(self._mailboxes)
+        return len(self._deliveries)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
@@ -153,14 +191,14 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail everyone who waits, and report that what was in the worker is released."""
         self.is_lost = True
-        for mailbox in self._mailboxes.values():
-            mailbox.fail(self._reason)
+        for delivery in self._deliveries.values():
+            delivery.fail(self._reason)
         for question in self._questions.values():
             if not question.answer.done():
                 question.answer.set_exception(self._reason)
         if not self.ready.done():
             self.ready.set_exception(WorkerDied("The worker died while it was loading the model."))
-        self._mailboxes.clear()
+        self._deliveries.clear()
         self.load = IDLE
         gone = [*self._runs.values(), *(question.on_released for question in self._questions.values())]
         self._runs.clear()
@@ -207,29 +245,23 @@ class Connection(asyncio.Protocol):
         self._next_id += 1
         return self._next_id
 
-    async def updates(
-        self, submit: Submit, on_released: OnReleased = _ignore_outcome
-    ) -> AsyncGenerator[SequenceUpdate, None]:
-        """Run a sequence; closing this aborts it, and some time later it is gone."""
+    async def run(self, submit: Submit, sink: UpdateSink, on_released: OnReleased = _ignore_outcome) -> None:
+        """Run a sequence until it ends; cancelling this aborts it, and some time later it is gone."""
         self._check_alive(on_released)
-        mailbox = self._mailboxes[submit.id] = _Mailbox()
+        delivery = self._deliveries[submit.id] = _UpdateDelivery(sink)
         self._runs[submit.id] = on_released
-        is_ended = False
         try:
             self.send(submit)
-            while not is_ended:
-                for update in await mailbox.take():
-                    is_ended = is_ended or update.end is not None
-                    yield update
+            await delivery.wait_ended()
         finally:
-            if self._mailboxes.pop(submit.id, None) is not None and not is_ended:
+            if self._deliveries.pop(submit.id, None) is not None and not delivery.has_ended:
                 self.send(Abort(submit.id))
 
     def interrupt(self, number: int, error: GanglionError) -> None:
         """End a sequence with an error of ours; some time later it is gone."""
-        mailbox = self._mailboxes.pop(number, None)
-        if mailbox is not None:
-            mailbox.fail(error)
+        delivery = self._deliveries.pop(number, None)
+        if delivery is not None:
+            delivery.fail(error)
             self.send(Abort(number))
 
     async def ask(
@@ -276,9 +308,9 @@ class Connection(asyncio.Protocol):
                 assert_never(frame)
 
     def _deliver(self, update: SequenceUpdate) -> None:
-        mailbox = self._mailboxes.get(update.id)
-        if mailbox is not None:
-            mailbox.put(update)
+        delivery = self._deliveries.get(update.id)
+        if delivery is not None:
+            delivery.put(update)
         if update.end is not None:
             self._release(update.id, "completed" if update.end.error is None else "abandoned")
 

@@ -155,6 +155,8 @@ class WorkerReady(_WorkerFrame, frozen=True):
     readout_layers: list[int] = []
     placement: str = ""
     """Where the layers went, for the log; empty where all are on the processor."""
+    kv_tokens: int = 0
+    """How many tokens its cache has room for, where only the worker can tell."""
 
 
 class WorkerRefusal(_WorkerFrame, frozen=True):

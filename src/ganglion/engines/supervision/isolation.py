@@ -97,6 +97,10 @@ _SUSPECTS_SHARE: Final = 4
 ALONE_S: Final = 1.0
 """How long others wait for a suspect that is alone in the only worker."""
 
+_QUIET_S: Final = 0.02
+"""How long nobody else must have come before a suspect is let in alone: whoever asks again at once would
+wait for it."""
+
 
 class WorkerAdmission:
     """One request's admission to a worker, or its wait for one."""
@@ -192,7 +196,9 @@ class IsolationQueue:
 
     def leave(self, admission: WorkerAdmission, outcome: Outcome) -> None:
         """Give up an admission, and blame or clear the request by how it ended."""
+        pause_s = 0.0
         if admission in self._inside:
+            pause_s = 0.0 if admission.is_alone or outcome == "crashed" else _QUIET_S
             self._vacate(admission)
             if outcome == "crashed":
                 self._suspects.blame(admission.key, self._clock(), was_alone=admission.is_alone)
@@ -202,7 +208,7 @@ class IsolationQueue:
             self._queue.remove(admission)
         if self._queue:
             # Later, so that all whom one crash concerns are blamed before anybody is judged.
-            asyncio.get_running_loop().call_soon(self._admit)
+            asyncio.get_running_loop().call_later(pause_s, self._admit)
 
     def _vacate(self, admission: WorkerAdmission) -> None:
         self._inside.remove(admission)

@@ -307,18 +307,11 @@ def _check_model(identity: Identity, model: str) -> None:
 
 def _plausible(usage: Usage) -> Usage:
     """The counts within what is possible."""
-    prompt_tokens, completion_tokens, cached_tokens = (
-        usage.prompt_tokens,
-        usage.completion_tokens,
-        usage.cached_tokens,
-    )
-    if 0 <= cached_tokens <= prompt_tokens <= MAX_TOKENS and 0 <= completion_tokens <= MAX_TOKENS:
-        return usage
-    prompt_tokens = max(0, min(prompt_tokens, MAX_TOKENS))
+    prompt_tokens = max(0, min(usage.prompt_tokens, MAX_TOKENS))
     return Usage(
         prompt_tokens,
-        max(0, min(completion_tokens, MAX_TOKENS)),
-        max(0, min(cached_tokens, prompt_tokens)),
+        max(0, min(usage.completion_tokens, MAX_TOKENS)),
+        max(0, min(usage.cached_tokens, prompt_tokens)),
     )
 
 

@@ -237,7 +237,9 @@ class Fleet:
         """While inside, no request is sent to these models of a node: they may be unloaded."""
         marked = frozenset((name, replica) for replica in replicas)
         self._draining_replicas |= marked
-        self._put_again(name)
+        view = self.nodes.get(name)
+        if view is not None:
+            self.put(view)
         try:
             yield
         finally:
@@ -251,11 +253,6 @@ class Fleet:
         view = self.nodes.get(name)
         if view is not None:
             self.put(_with_status(view, (replica,), "draining", "unloaded"))
-
-    def _put_again(self, name: str) -> None:
-        view = self.nodes.get(name)
-        if view is not None:
-            self.put(view)
 
     def _seen(self, name: str, replica: Replica) -> Replica:
         is_leaving = replica.is_servable and (name, replica.id) in self._draining_replicas

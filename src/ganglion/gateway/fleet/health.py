@@ -85,7 +85,8 @@ class _NodeHealthCheck:
         self._answered(view)
         if known.spec.is_ours and self._probe.is_to_discover:
             await self._discover(known.spec)
-        return self._jittered(self._settings.gap_s if self._probe.is_waited else self._settings.every_s)
+        pause_s = self._settings.gap_s if self._probe.is_waited else self._settings.every_s
+        return jittered(pause_s, self._chance())
 
     async def _discover(self, spec: NodeSpec) -> None:
         current = self._current(spec)
@@ -136,15 +137,12 @@ class _NodeHealthCheck:
         )
         if is_cut and failures < _MAX_FAILURES:
             return self._settings.confirm_s
-        return self._jittered(self._settings.every_s)
+        return jittered(self._settings.every_s, self._chance())
 
     def _current(self, probed: NodeSpec) -> NodeView | None:
         """What the fleet knows of the node that was probed; None where another server has its name by now."""
         view = self._fleet.nodes.get(self._name)
         return view if view is not None and view.spec.is_same_server(probed) else None
-
-    def _jittered(self, pause_s: float) -> float:
-        return jittered(pause_s, self._chance())
 
 
 @dataclass(frozen=True, slots=True)

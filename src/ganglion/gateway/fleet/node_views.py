@@ -6,7 +6,7 @@ that are gone.
 """
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ganglion.core.errors import InvalidValue
@@ -38,6 +38,7 @@ def state_view(spec: NodeSpec, state: NodeState, last_heard_s: float) -> NodeVie
         is_draining=state.status == "draining",
         replicas=_replicas(state.models, {}),
         devices=_devices(state.devices),
+        engines=_engines(state.engines),
         digest=frozenset(_names(state.digest[-MAX_DIGEST:], MAX_DIGEST)),
         boot=_name(state.boot),
         last_heard_s=last_heard_s,
@@ -93,6 +94,7 @@ def overview_view(node: NodeOverview) -> NodeView:
             )
             for device in node.devices[:_MAX_DEVICES]
         ),
+        engines=_engines(node.engines),
         error=None if node.error is None else node.error[:_MAX_TEXT_CHARS],
     )
 
@@ -172,6 +174,11 @@ def _devices(devices: tuple[DeviceHealth, ...]) -> tuple[DeviceMemory, ...]:
         )
         for device in devices[:_MAX_DEVICES]
     )
+
+
+def _engines(engines: Mapping[str, tuple[str, ...]]) -> dict[str, frozenset[str]]:
+    known = _names(engines, _MAX_NAMES)
+    return {name: frozenset(_names(engines[name], _MAX_NAMES)) for name in known}
 
 
 def _check(models: tuple[object, ...]) -> None:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
+from ganglion.core.device_layout import MAX_DEVICES, DeviceLayout, Executor
 from ganglion.core.errors import InvalidValue, UnknownParameter
 from ganglion.core.request import LEAST_URGENT, MOST_URGENT
 from ganglion.registry.naming.names import NAME_LIMIT, fold
@@ -23,6 +24,7 @@ CATCH_ALL: Final = "*"
 _Name = Annotated[str, Meta(min_length=1, max_length=NAME_LIMIT)]
 _Names = Annotated[tuple[_Name, ...], Meta(max_length=100)]
 _Megabytes = Annotated[int, Meta(ge=0, le=2**31)]
+_WayCount = Annotated[int, Meta(ge=1, le=MAX_DEVICES)]
 _Count = Annotated[int, Meta(ge=0, le=1000)]
 _PricePerMillion = Annotated[float, Meta(ge=0, le=1e9)]
 
@@ -55,7 +57,17 @@ class CatalogueModel(Struct, frozen=True, kw_only=True):
     memory_mb: _Megabytes = 0
     """What it takes, in MiB; 0 for what a node that holds it reports, else unknown."""
     devices: Annotated[int, Meta(ge=1, le=64)] = 1
-    """Over how many devices of one node it may be split."""
+    """Over how many devices of one node it may be split, wherever there is room on each."""
+    tensor_parallel: _WayCount = 1
+    """Devices of one node that each layer is divided over; each takes an equal part."""
+    pipeline_parallel: _WayCount = 1
+    """Groups of devices of one node that the layers are divided over."""
+    data_parallel: _WayCount = 1
+    """Copies inside the engine of one node; `max_replicas` puts copies on nodes of their own."""
+    executor: Executor = "mp"
+    """What runs the parts: `mp` on one node, `ray` on a cluster behind the node, which must be pinned."""
+    device_mb: _Megabytes = 0
+    """What it takes on each device, in MiB, in place of memory_mb."""
     min_free_mb: _Megabytes = 0
     """What must stay free on each device that it is put on, in MiB."""
     pinned_on: _Names = ()
@@ -80,6 +92,22 @@ class CatalogueModel(Struct, frozen=True, kw_only=True):
     """Other names, in any case; `*` catches every name that nobody knows."""
     fallbacks: _Names = ()
     """Ids of models that answer in its place when it cannot be served, in order."""
+
+    @property
+    def layout(self) -> DeviceLayout:
+        """What a node is told of the devices; nothing where one device does."""
+        asked = DeviceLayout(
+            tensor_parallel=self.tensor_parallel,
+            pipeline_parallel=self.pipeline_parallel,
+            data_parallel=self.data_parallel,
+            executor=self.executor,
+        )
+        return DeviceLayout(**{name: getattr(asked, name) for name in asked.demands})
+
+    @property
+    def is_clustered(self) -> bool:
+        """Whether it lies on other machines than the node lists."""
+        return self.executor == "ray"
 
     @property
     def origin(self) -> str:
@@ -171,7 +199,30 @@ def _model(entry: dict[str, Any], number: int, file: str) -> CatalogueModel:
             f"and max_replicas is {model.max_replicas}.",
             param="pinned_on",
         )
+    _check_layout(model, where)
     return model
+
+
+def _check_layout(model: CatalogueModel, where: str) -> None:
+    if model.device_mb and model.memory_mb:
+        raise InvalidValue(f"{where} has both device_mb and memory_mb, expected one.", param="device_mb")
+    if model.layout.demands and model.devices > 1:
+        raise InvalidValue(
+            f"{where} has devices = {model.devices} and {model.layout.demands[0]}, expected one of them.",
+            param="devices",
+            hint="devices lets a node split a model as it likes; the others divide it into equal parts.",
+        )
+    if not model.is_clustered and model.layout.ranks > MAX_DEVICES:
+        raise InvalidValue(
+            f"{where} takes {model.layout.ranks} devices; a node has at most {MAX_DEVICES}.",
+            param=model.layout.largest(),
+        )
+    if model.is_clustered and not model.pinned_on:
+        raise InvalidValue(
+            f"{where} has the executor 'ray' and no pinned_on.",
+            param="executor",
+            hint="What lies behind a node is known to nobody else: name the nodes that have a Ray cluster.",
+        )
 
 
 def _check_keys(table: Iterable[str], known: tuple[str, ...], prefix: str, where: str) -> None:

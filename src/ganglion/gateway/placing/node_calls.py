@@ -10,8 +10,10 @@ from ganglion.core.errors import (
     GanglionError,
     HubUnreachable,
     InsufficientMemory,
+    InvalidValue,
     LoadFailed,
     ModelNotFound,
+    UnsupportedParameter,
     UpstreamUnavailable,
     class_of,
     rebuild,
@@ -31,6 +33,8 @@ _BUSY_S: Final = 5.0
 _LIMIT: Final = 500
 _RELAYED: Final = (LoadFailed, HubUnreachable, EngineUnavailable, InsufficientMemory)
 """Reasons against a load that are the model's or the machine's; anything else is the node's."""
+_UNABLE: Final = (UnsupportedParameter, InvalidValue)
+"""What it says of fields of the catalogue that its engines or its devices do not honour."""
 
 
 class _NodeError(msgspec.Struct):
@@ -55,12 +59,17 @@ _busy = msgspec.json.Decoder(_Busy)
 
 async def load(node_client: NodeClient, spec: NodeSpec, model: CatalogueModel, *, is_pinned: bool) -> str:
     """Load a model on a node, and return the node's own name for it; raises why it was not loaded."""
+    layout = model.layout
     body = LoadBody(
         model_id=model.origin,
         engine=model.engine,
         quant=model.quant,
         context_length=model.context_length,
         pinned=True if is_pinned else None,
+        tensor_parallel=layout.tensor_parallel,
+        pipeline_parallel=layout.pipeline_parallel,
+        data_parallel=layout.data_parallel,
+        executor=layout.executor,
     )
     answer = await node_client.call(
         spec,
@@ -118,6 +127,8 @@ def _error(detail: _NodeError, spec: NodeSpec, model: str) -> GanglionError:
     if detail.code == ModelNotFound.code:
         return ModelNotFound(model, hint=message)
     kind = class_of(detail.code or "") or UpstreamUnavailable
+    if kind in _UNABLE:
+        kind = EngineUnavailable
     extras: dict[str, Extra] = {"node": spec.name}
     if issubclass(kind, InsufficientMemory):
         extras = {"free_mb": detail.free_mb, "required_mb": detail.required_mb}

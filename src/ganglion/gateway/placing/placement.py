@@ -61,8 +61,8 @@ class PlacementContext:
 
     catalogue: FleetCatalogue = FleetCatalogue()
     learned: LearnedNames = field(default_factory=dict)
-    reserved_mb: Mapping[str, int] | None = None
-    """By node: memory of loads that are under way and not listed yet."""
+    reserved_mb: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """By node and device: memory of loads that are under way and not listed yet."""
     busy: frozenset[tuple[str, str]] = frozenset()
     """Node and replica: known to be busy, whatever the view says."""
     may_evict: bool = True
@@ -127,9 +127,12 @@ def place(
 
 
 def required(model: CatalogueModel, nodes: Iterable[NodeView], learned: LearnedNames) -> int:
-    """What the catalogue says it takes, else the most that any node reports, else 0."""
+    """What the catalogue says it takes on all devices, else the most that any node reports, else 0."""
+    layout = model.layout
+    if model.device_mb:
+        return model.device_mb * layout.ranks
     if model.memory_mb:
-        return model.memory_mb
+        return model.memory_mb * (layout.data_parallel or 1)
     replicas = (replica_of(view, model, learned) for view in nodes)
     return max((replica.memory_mb for replica in replicas if replica is not None), default=0)
 
@@ -172,7 +175,19 @@ def _unable(model: CatalogueModel, view: NodeView, at: PlacementContext) -> str 
     replica = replica_of(view, model, at.learned)
     if replica is not None and replica.status in HOLDS:
         return f"it has it already ({replica.status})"
-    return None
+    if model.is_clustered and view.name not in model.pinned_on:
+        return "it is not one of the nodes that have its Ray cluster (pinned_on)"
+    return _undividing(model, view)
+
+
+def _undividing(model: CatalogueModel, view: NodeView) -> str | None:
+    """Why no engine of a node lays a model over devices as it must be; a node that says nothing is tried."""
+    demands = frozenset(model.layout.demands)
+    engines = {name: fields for name, fields in view.engines.items() if model.engine in (None, name)}
+    if not demands or not view.engines or any(demands <= fields for fields in engines.values()):
+        return None
+    which = f"its engines ({', '.join(view.engines)})" if model.engine is None else f"its {model.engine!r}"
+    return f"none of {which} supports {', '.join(model.layout.demands)}"
 
 
 def _room(view: NodeView, at: PlacementContext) -> dict[int, int]:
@@ -181,10 +196,7 @@ def _room(view: NodeView, at: PlacementContext) -> dict[int, int]:
     for replica in view.replicas:
         if replica.status in _COMING:
             _add(room, view.devices, replica, -1)
-    reserved_mb = (at.reserved_mb or {}).get(view.name, 0)
-    if reserved_mb and room:
-        room[max(room, key=lambda index: room[index])] -= reserved_mb
-    return room
+    return {index: free_mb - at.reserved_mb.get((view.name, index), 0) for index, free_mb in room.items()}
 
 
 def _untouched(view: NodeView) -> dict[int, int]:
@@ -213,14 +225,25 @@ def _is_on(replica: Replica, device: DeviceMemory) -> bool:
 
 def _fitting(model: CatalogueModel, room: Mapping[int, int], required_mb: int) -> tuple[int, ...] | None:
     """The devices that it would be put on, as few as possible; None where it does not fit."""
+    if model.is_clustered:
+        return ()  # its devices are the cluster's, which the node does not list
     spare = {index: free_mb - model.min_free_mb for index, free_mb in room.items()}
     order = sorted((index for index in spare if spare[index] > 0), key=lambda index: (-spare[index], index))
+    if model.layout.demands:
+        part_mb = _part_mb(model, required_mb)
+        able = [index for index in order if index >= 0 and spare[index] >= part_mb]
+        return tuple(able[: model.layout.ranks]) if len(able) >= model.layout.ranks else None
     if required_mb == 0 and not room:
         return ()
     for count, together_mb in enumerate(accumulate(spare[index] for index in order[: model.devices]), 1):
         if together_mb >= required_mb:
             return tuple(order[:count])
     return None
+
+
+def _part_mb(model: CatalogueModel, required_mb: int) -> int:
+    """What each device takes of a model that is divided into equal parts."""
+    return -(-required_mb // model.layout.ranks)
 
 
 def _victims(
@@ -291,6 +314,8 @@ def _too_little(
         return "it does not say how much memory it has"
     kept = f" and {model.min_free_mb:,} kept free" if model.min_free_mb else ""
     needs = f"needs {required_mb:,} MB" if required_mb else "needs an unknown amount"
+    if model.layout.demands:
+        return _too_few(model, room, f"{_part_mb(model, required_mb):,} MB{kept}" if required_mb else "room")
     words = f"{needs}{kept}, {max(room.values()):,} free"
     if len(room) > 1:
         words += f" on one device, {sum(room.values()):,} on {len(room)}, may use {model.devices}"
@@ -299,6 +324,13 @@ def _too_little(
         if more_mb:
             words += f", {more_mb:,} more {which} {', '.join(replica.id for replica in replicas)}"
     return words
+
+
+def _too_few(model: CatalogueModel, room: Mapping[int, int], part: str) -> str:
+    """Which devices a model lacks that is divided into equal parts."""
+    cards = sorted((free_mb for index, free_mb in room.items() if index >= 0), reverse=True)
+    free = f": {', '.join(f'{free_mb:,}' for free_mb in cards)} free" if cards else ""
+    return f"needs {part} on each of {model.layout.ranks} devices, has {len(cards)}{free}"
 
 
 def placement_error(name: str, outcome: Infeasible) -> GanglionError:

@@ -145,16 +145,18 @@ class Reservations:
                 found.add((node, held.id))
         return frozenset(found)
 
-    def _reserved_mb(self, catalogue: FleetCatalogue) -> dict[str, int]:
-        """Memory that was claimed and does not show at its node yet."""
-        reserved_mb: dict[str, int] = {}
+    def _reserved_mb(self, catalogue: FleetCatalogue) -> dict[tuple[str, int], int]:
+        """Memory that was claimed and does not show at its node yet, in equal parts on its devices."""
+        reserved_mb: dict[tuple[str, int], int] = {}
         for claim, size_mb in self._claimed.items():
             view = self._fleet.nodes.get(claim.placement.node)
             model = catalogue.by_id.get(claim.model) or CatalogueModel(id=claim.model)
             held = None if view is None else replica_of(view, model, self._fleet.learned)
             if held is None or held.status not in HOLDS:
-                node = claim.placement.node
-                reserved_mb[node] = reserved_mb.get(node, 0) + size_mb
+                devices = claim.placement.devices
+                for device in devices:
+                    key = claim.placement.node, device
+                    reserved_mb[key] = reserved_mb.get(key, 0) - (-size_mb // len(devices))
         return reserved_mb
 
     async def _busy_among(self, placement: Placement) -> frozenset[tuple[str, str]]:

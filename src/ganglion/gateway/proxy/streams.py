@@ -4,7 +4,6 @@ Law: whatever the splits, the client gets the upstream's own bytes, less the usa
 """
 
 import re
-from typing import Protocol
 
 from ganglion.core.errors import InvalidRequest, UpstreamUnavailable
 from ganglion.core.events import Usage
@@ -26,33 +25,6 @@ _BURST_BYTES = 4096
 _ENDING = 2
 """Events with which a whole OpenAI stream ends, and which say nothing: the reason, and [DONE]."""
 _TEXT_FIELD = re.compile(rb'"(?:content|reasoning_content|reasoning|text|arguments)" ?: ?"[^"]')
-
-
-class StreamFilter(Protocol):
-    """A stream on its way through."""
-
-    usage: Usage | None
-    """As far as the stream has said it."""
-    has_events: bool
-    """Whether an error can be an event of it."""
-
-    def feed(self, data: bytes) -> bytes:
-        """What may leave now; raises UpstreamUnavailable for an event that has no end."""
-
-    def end(self) -> bytes:
-        """What is left at the end."""
-
-    @property
-    def events(self) -> int:
-        """How many passed so far."""
-
-    @property
-    def said(self) -> int:
-        """About how many tokens that was: events that say something, and no envelopes or signs of life."""
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether the wire's own last event came, or nothing says that one should."""
 
 
 class _EventBuffer:
@@ -101,6 +73,7 @@ class _EventStream:
 
     __slots__ = ("_ends", "_first", "_held", "_said", "_saying", "_tail", "_usual_end", "events", "usage")
     has_events = True
+    """Whether an error can be an event of it."""
 
     def __init__(self, marks: StreamMarks) -> None:
         self._ends = marks.ends
@@ -114,14 +87,17 @@ class _EventStream:
         self._held = _EventBuffer()
         self._tail = b""
         self.usage: Usage | None = None
+        """As far as the stream has said it."""
 
     @property
     def said(self) -> int:
+        """About how many tokens passed: events that say something, and no envelopes or signs of life."""
         if self._saying is not None:
             return self._said
         return max(0, self.events - _is_opening(self._first) - (_ENDING if self.is_finished else 0))
 
     def feed(self, data: bytes) -> bytes:
+        """What may leave now; raises UpstreamUnavailable for an event that has no end."""
         if not data:
             return b""
         held = self._held
@@ -152,6 +128,7 @@ class _EventStream:
         return count + data.count(b"\rdata:") if has_returns else count
 
     def end(self) -> bytes:
+        """What is left at the end."""
         return self._held.joined(b"")
 
     def _read(self, data: bytes) -> bytes:
@@ -159,6 +136,7 @@ class _EventStream:
 
     @property
     def is_finished(self) -> bool:
+        """Whether the wire's own last event came, or nothing says that one should."""
         tail = self._tail
         if self._usual_end is not None and tail.endswith(self._usual_end):
             return True
@@ -346,3 +324,7 @@ class OpaqueBody:
     @property
     def is_finished(self) -> bool:
         return True
+
+
+StreamFilter = NodeEventStream | ForeignEventStream | JsonLineStream | OpaqueBody
+"""A stream on its way through."""

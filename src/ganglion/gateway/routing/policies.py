@@ -7,6 +7,7 @@ names, and neither when it carries more than its share. Without a conversation, 
 
 import zlib
 from collections.abc import Mapping, Set
+from operator import itemgetter
 from typing import Final, Protocol
 
 from ganglion.core.errors import (
@@ -111,11 +112,7 @@ def _pick(
     if request.affinity:
         return _preferred(free, share(total, len(free)), request.affinity, last)
     turn %= len(free)
-    return min(free[turn:] + free[:turn], key=_load)[1]
-
-
-def _load(candidate: tuple[int, RoutableReplica]) -> int:
-    return candidate[0]
+    return min(free[turn:] + free[:turn], key=itemgetter(0))[1]
 
 
 def _preferred(
@@ -215,8 +212,13 @@ def _why_not(
         if view.is_healthy:
             return ShuttingDown(f"The node {view.name}, which holds {entry.name!r}, is draining.")
     if away:
-        return _unavailable(entry, away[0].name)
-    return _unheld(entry) if entry.model is not None else _unknown(request)
+        name = away[0].name
+        return ModelUnavailable(_unreached(entry, name), param="model", extras={"node": name})
+    if entry.model is None:
+        return _unknown(request)
+    return ModelUnavailable(
+        f"No node holds the model {entry.name!r} just now, or can load it.", param="model"
+    )
 
 
 def _candidates(entry: ModelEntry, wire: Wire) -> tuple[RoutableReplica, ...]:
@@ -264,16 +266,6 @@ def _why_not_live(entry: ModelEntry, request: RoutingRequest, loads: _NodeLoads)
 
 def _recovering(entry: ModelEntry) -> ModelRecovering:
     return ModelRecovering(f"The model {entry.name!r} is being started again.", param="model")
-
-
-def _unheld(entry: ModelEntry) -> ModelUnavailable:
-    return ModelUnavailable(
-        f"No node holds the model {entry.name!r} just now, or can load it.", param="model"
-    )
-
-
-def _unavailable(entry: ModelEntry, node: str) -> ModelUnavailable:
-    return ModelUnavailable(_unreached(entry, node), param="model", extras={"node": node})
 
 
 def _unreached(entry: ModelEntry, node: str) -> str:

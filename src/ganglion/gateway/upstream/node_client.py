@@ -55,7 +55,8 @@ class NodeResponseStream:
     headers: Headers = field(default_factory=list)
     _parts: list[bytes] = field(default_factory=list)
     _size_bytes: int = 0
-    _is_over: bool = False
+    is_over: bool = False
+    """Whether all of it has come."""
     _is_paused: bool = False
     _error: UpstreamUnavailable | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -68,7 +69,7 @@ class NodeResponseStream:
         if data:
             self._parts.append(data)
             self._size_bytes += len(data)
-        self._is_over = is_end
+        self.is_over = is_end
         if self._size_bytes > _HIGH_BYTES and not is_end and not self._is_paused:
             self._is_paused = True
             self.connection.pause()
@@ -90,7 +91,7 @@ class NodeResponseStream:
     async def read(self) -> bytes:
         """Everything that came since, at least one byte; empty at the end. Raises UpstreamUnavailable."""
         while not self._parts:
-            if self._is_over:
+            if self.is_over:
                 return b""
             if self._error is not None:
                 raise self._error
@@ -112,11 +113,6 @@ class NodeResponseStream:
             if size_bytes > max_bytes:
                 raise UpstreamUnavailable(f"The node answered with more than {max_bytes} bytes.")
         return b"".join(parts)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether all of it has come."""
-        return self._is_over
 
     async def _wait(self) -> None:
         self._changed.clear()

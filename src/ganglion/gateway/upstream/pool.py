@@ -9,7 +9,8 @@ from contextlib import suppress
 from ganglion.core.errors import UpstreamUnavailable
 from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.upstream.address import NodeAddress, parse_node_url
-from ganglion.gateway.upstream.upstream_connection import UpstreamConnection, WriteCoalescer
+from ganglion.gateway.upstream.upstream_connection import UpstreamConnection
+from ganglion.gateway.upstream.write_coalescer import WriteCoalescer
 
 _CONNECT_S = 3.0
 MAX_IDLE = 512

@@ -6,6 +6,7 @@ and no name in them leads out of the model's folder.
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
@@ -13,82 +14,33 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ganglion.core.errors import LoadFailed, ModelNotFound
-from ganglion.core.model import ModelFacts
+from ganglion.core.model import ModelFacts, Pooling
 from ganglion.core.sampling import Limits, Sampling, file_bounds, sampling_from
 from ganglion.registry.files.capabilities import capabilities, is_encoder
+from ganglion.registry.files.checkpoint_config import CheckpointConfig
+from ganglion.registry.files.checkpoint_files import (
+    CONFIG,
+    INDEX,
+    SUFFIX,
+    checkpoint_of,
+    is_weights,
+    pickles,
+)
 from ganglion.registry.files.parts import parts_of
 from ganglion.registry.files.safetensors_header import MalformedSafetensors, WeightsHeader, read_weights
 
-SUFFIX: Final = ".safetensors"
 # Real ones: a few KB, with thousands of added tokens 3 MB, an index of 180,000 tensors 20 MB.
 _CONFIG_LIMIT: Final = 8 << 20
 _INDEX_LIMIT: Final = 32 << 20
 _TEMPLATE_LIMIT: Final = 1 << 20
 _FILES_LIMIT: Final = 4096
 
-_INDEX_NAME: Final = "model.safetensors.index.json"
 _DAMAGED_HINT: Final = "The model is damaged or its download was cut short; download it again."
 # Python programs write config.json, and write what JSON has no number for.
 _NO_JSON: Final = re.compile(rb"-?\bInfinity\b|\bNaN\b")
-_GENERATING: Final = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
-
-# The bounds of the GGUF reader: a number beyond one is damage, and would plan absurd memory.
-_Layers = Annotated[int, Meta(ge=1, le=1 << 14)]
-_Width = Annotated[int, Meta(ge=0, le=1 << 20)]
-_Length = Annotated[int, Meta(ge=1, le=1 << 31)]
-
+_POOLING: Final = "1_Pooling/config.json"
 
 _Kind = TypeVar("_Kind", bound=Struct)
-
-
-class _Quantised(Struct, frozen=True):
-    quant_method: str = ""
-
-
-class _Language(Struct, frozen=True):
-    """The language model's numbers, under the names that its families use."""
-
-    max_position_embeddings: _Length | None = None
-    n_positions: _Length | None = None
-    n_ctx: _Length | None = None
-    num_hidden_layers: _Layers | None = None
-    n_layer: _Layers | None = None
-    hidden_size: _Width | None = None
-    n_embd: _Width | None = None
-    num_attention_heads: _Width | None = None
-    n_head: _Width | None = None
-    num_key_value_heads: _Width | None = None
-    head_dim: _Width | None = None
-    vocab_size: _Width | None = None
-
-    @property
-    def context_length(self) -> int | None:
-        return self.max_position_embeddings or self.n_positions or self.n_ctx
-
-    @property
-    def block_count(self) -> int | None:
-        return self.num_hidden_layers or self.n_layer
-
-    @property
-    def kv_values_per_token(self) -> int:
-        heads = self.num_attention_heads or self.n_head or 0
-        head_length = self.head_dim or ((self.hidden_size or self.n_embd or 0) // heads if heads else 0)
-        kv_heads = heads if self.num_key_value_heads is None else self.num_key_value_heads
-        return (self.block_count or 0) * kv_heads * head_length * 2
-
-
-class _Vision(Struct, frozen=True):
-    """Its presence means that the model reads images."""
-
-
-class _Config(_Language, frozen=True):
-    """config.json; a model that also sees keeps its language model's numbers in `text_config`."""
-
-    model_type: str = ""
-    architectures: tuple[str, ...] | None = None
-    text_config: _Language | None = None
-    vision_config: _Vision | None = None
-    quantization_config: _Quantised | None = None
 
 
 class _Token(Struct, frozen=True):
@@ -100,10 +52,22 @@ class _Template(Struct, frozen=True):
     template: str = ""
 
 
-class _TokenizerConfig(Struct, frozen=True):
+class _SpecialTokens(Struct, frozen=True):
+    """tokenizer_config.json, special_tokens_map.json, or chat_template.json: each has some of it."""
+
     chat_template: str | tuple[_Template, ...] | None = None
     bos_token: str | _Token | None = None
     eos_token: str | _Token | None = None
+
+
+class _AutoMap(Struct, frozen=True):
+    auto_map: dict[str, object] | None = None
+
+
+class _PoolingConfig(Struct, frozen=True):
+    pooling_mode_cls_token: bool = False
+    pooling_mode_mean_tokens: bool = False
+    pooling_mode_lasttoken: bool = False
 
 
 def _file_limits(name: str) -> Limits:
@@ -137,6 +101,66 @@ def read_facts(path: Path) -> ModelFacts:
         raise LoadFailed(f"{path} could not be read: {error.strerror or error}.") from error
 
 
+def checkpoint_paths(folder: Path) -> tuple[Path, ...]:
+    """The files of the checkpoint in a folder that are there, weights last."""
+    found = checkpoint_of(path.relative_to(folder).as_posix() for path in _listed(folder))
+    if found is None:
+        return ()
+    weights = found.weights
+    with suppress(LoadFailed, MalformedSafetensors):  # said by whoever reads it
+        weights = tuple(file.name for file in _files_in(folder) if file.is_file())
+    return tuple(folder / name for name in (*found.beside, *weights))
+
+
+CODE_CONFIGS: Final = (CONFIG, "tokenizer_config.json")
+"""The files that may name code in their `auto_map`."""
+
+
+def code_of(folder: Path) -> tuple[str, ...]:
+    """The code that a checkpoint wants to be run with, as `auto_map` names it; raises LoadFailed."""
+    found = (name for each in CODE_CONFIGS for name in auto_map_of(folder / each))
+    return tuple(dict.fromkeys(found))
+
+
+def auto_map_of(file: Path) -> tuple[str, ...]:
+    """The code that one of `CODE_CONFIGS` names; raises LoadFailed where it is damaged."""
+    try:
+        content = _content(file, _CONFIG_LIMIT)
+        if content is None:
+            return ()
+        found = _decode(file.name, _NO_JSON.sub(b"null", content), _AutoMap).auto_map or {}
+    except MalformedSafetensors as error:
+        raise LoadFailed(f"{file.parent} is not a safetensors model: {error}.", hint=_DAMAGED_HINT) from error
+    except OSError as error:
+        raise LoadFailed(f"{file} could not be read: {error.strerror or error}.") from error
+    return tuple(name[:99] for name in _names_in(list(found.values())))
+
+
+def refuse_code(model: str, code: Sequence[str]) -> None:
+    """Raise LoadFailed where a checkpoint wants to be run with code of its own."""
+    if code:
+        raise LoadFailed(
+            f"{model} runs code of its own: {', '.join(code[:5])} (auto_map in its config).",
+            hint="It can do whatever this user can; if you trust it, engine.vllm.trust_remote_code = true.",
+        )
+
+
+def _names_in(values: Sequence[object]) -> list[str]:
+    """The names in an `auto_map`: one for each class, or two for a slow and a fast tokenizer."""
+    names: list[str] = []
+    for value in values:
+        if isinstance(value, str):
+            names.append(value)
+        elif isinstance(value, list):
+            names += [name for name in value if isinstance(name, str)]
+    return names
+
+
+def _listed(folder: Path) -> list[Path]:
+    inside = [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
+    return [*folder.iterdir(), *(path for each in inside[:_FILES_LIMIT] for path in each.iterdir())]
+
+
 def _read(path: Path) -> ModelFacts:
     path.stat()
     folder = path if path.is_dir() else path.parent
@@ -144,83 +168,114 @@ def _read(path: Path) -> ModelFacts:
     missing = [file.name for file in files if not file.exists()]
     if missing:
         raise LoadFailed(
-            f"{path} lacks {missing[0]}, one of {len(files)} files.",
+            f"{path} is incomplete: it lacks {missing[0]}, one of {len(files)} files.",
             hint=f"Put it into {folder}, or download the model again.",
         )
-    content = _content(folder / "config.json", _CONFIG_LIMIT)
-    if content is None:
+    config = _config(folder)
+    if config is None:
         raise LoadFailed(
             f"{path} has no config.json beside it, which says what its weights are.",
             hint="Download the whole model, not its weights alone.",
         )
-    config = _decode("config.json", _NO_JSON.sub(b"null", content), _Config)
     weights = [read_weights(file) for file in files]
     return _facts(path, folder, config, weights)
 
 
+def _config(folder: Path) -> CheckpointConfig | None:
+    content = _content(folder / CONFIG, _CONFIG_LIMIT)
+    return None if content is None else _decode(CONFIG, _NO_JSON.sub(b"null", content), CheckpointConfig)
+
+
 def _files_in(folder: Path) -> tuple[Path, ...]:
     """The files of the folder's one model: as its index says, else by their names."""
-    index = _load(folder / _INDEX_NAME, _INDEX_LIMIT, _Index)
+    index = _load(folder / INDEX, _INDEX_LIMIT, _Index)
     if index is not None:
         return _files_of(folder, index)
     if (folder / f"model{SUFFIX}").exists():
         return (folder / f"model{SUFFIX}",)
-    found = sorted(folder.glob(f"*{SUFFIX}"))
+    found = sorted(file for file in folder.glob(f"*{SUFFIX}") if is_weights(file.name))
     if not found:
-        raise LoadFailed(f"{folder} holds no {SUFFIX} file.", hint="Name a folder that holds a model.")
+        raise _no_weights(folder)
     files = parts_of(found[0])
     if set(found) - set(files):
         raise LoadFailed(
-            f"{folder} holds {len(found)} {SUFFIX} files and no {_INDEX_NAME} says which belong together.",
+            f"{folder} holds {len(found)} {SUFFIX} files and no {INDEX} says which belong together.",
             hint=f"Name one of them: {', '.join(file.name for file in found[:5])}.",
         )
     return files
 
 
+def _no_weights(folder: Path) -> LoadFailed:
+    names = [path.name for path in folder.iterdir()]
+    if found := pickles(names):
+        return LoadFailed(
+            f"{folder} holds its weights as pickle ({found[0]}), which can run code when it is read.",
+            hint=f"Get the model as {SUFFIX}; most repositories have it.",
+        )
+    if gguf := sorted(name for name in names if name.casefold().endswith(".gguf"))[:5]:
+        return LoadFailed(
+            f"{folder} is a folder, expected a GGUF file.", hint=f"Name one of its files: {', '.join(gguf)}."
+        )
+    if CONFIG in names:
+        return LoadFailed(
+            f"{folder} is incomplete: it has a {CONFIG} and no weights.", hint="Download the model again."
+        )
+    return LoadFailed(
+        f"{folder} holds no model: neither a GGUF file nor a {CONFIG} with {SUFFIX} files.",
+        hint="Name a GGUF file, or the folder of a Hugging Face checkpoint.",
+    )
+
+
 def _files_of(folder: Path, index: _Index) -> tuple[Path, ...]:
     names = sorted(set(index.weight_map.values()))
     if not names or len(names) > _FILES_LIMIT:
-        raise MalformedSafetensors(f"{_INDEX_NAME} names {len(names)} files")
+        raise MalformedSafetensors(f"{INDEX} names {len(names)} files")
     for name in names:
         if not name.endswith(SUFFIX) or not name.isprintable() or "/" in name or "\\" in name:
-            raise MalformedSafetensors(
-                f"{_INDEX_NAME} names {name[:64]!r}, expected {SUFFIX} files beside it"
-            )
+            raise MalformedSafetensors(f"{INDEX} names {name[:64]!r}, expected {SUFFIX} files beside it")
     return tuple(folder / name for name in names)
 
 
-def _facts(path: Path, folder: Path, config: _Config, weights: Sequence[WeightsHeader]) -> ModelFacts:
-    language = config.text_config or config
-    architectures = config.architectures or ()
-    architecture = config.model_type or next(iter(architectures), "")
-    if not architecture:
+def _facts(
+    path: Path, folder: Path, config: CheckpointConfig, weights: Sequence[WeightsHeader]
+) -> ModelFacts:
+    if not config.architecture:
         raise MalformedSafetensors("config.json names no architecture")
-    tokenizer = _load(folder / "tokenizer_config.json", _CONFIG_LIMIT, _TokenizerConfig) or _TokenizerConfig()
+    if config.quantization is not None and config.quantization.bits is not None:
+        raise LoadFailed(
+            f"{path} is quantised for MLX, which no engine here reads.",
+            hint="Get the model unquantised, or as a GGUF file.",
+        )
+    language = config.language
+    tokenizer = _load(folder / "tokenizer_config.json", _CONFIG_LIMIT, _SpecialTokens) or _SpecialTokens()
+    special = _load(folder / "special_tokens_map.json", _CONFIG_LIMIT, _SpecialTokens) or _SpecialTokens()
     chat_template = _chat_template(folder, tokenizer)
-    is_embedding = is_encoder(architecture) or (folder / "modules.json").exists()
+    is_embedding = is_encoder(config.architecture) or (folder / "modules.json").exists()
     return ModelFacts(
         path=str(path),
         size_bytes=sum(file.size_bytes for file in weights),
         modified_s=max(file.modified_s for file in weights),
-        architecture=architecture,
+        architecture=config.architecture,
         name=_name(path),
         # Numbers that a family takes for granted are not in its files.
-        context_length=language.context_length or 0,
-        block_count=language.block_count or 0,
+        context_length=language.context_length,
+        block_count=language.block_count,
         kv_values_per_token=language.kv_values_per_token,
         vocabulary_size=language.vocab_size or 0,
         chat_template=chat_template,
-        bos_token=_token(tokenizer.bos_token),
-        eos_token=_token(tokenizer.eos_token),
+        bos_token=_token(tokenizer.bos_token or special.bos_token),
+        eos_token=_token(tokenizer.eos_token or special.eos_token),
         quantisation=_quantisation(config, weights),
         parameters=sum(file.parameters for file in weights),
         capabilities=capabilities(
             chat_template=chat_template,
-            is_causal=any(name.endswith(_GENERATING) for name in architectures),
-            is_embedding=is_embedding,
+            is_causal=config.is_causal,
+            is_embedding=is_embedding or config.is_reranker,
             has_vision=config.vision_config is not None,
         ),
         sampling=_sampling(folder),
+        pooling="rank" if config.is_reranker else _pooling(folder),
+        embedding_length=language.width,
     )
 
 
@@ -231,9 +286,9 @@ def _name(path: Path) -> str:
     return path.name.removesuffix(SUFFIX)
 
 
-def _quantisation(config: _Config, weights: Sequence[WeightsHeader]) -> str:
-    if config.quantization_config is not None and config.quantization_config.quant_method:
-        return config.quantization_config.quant_method.upper()
+def _quantisation(config: CheckpointConfig, weights: Sequence[WeightsHeader]) -> str:
+    if config.quantization_config is not None and config.quantization_config.name:
+        return config.quantization_config.name
     totals: dict[str, int] = {}
     for file in weights:
         for kind, size_bytes in file.bytes_by_type.items():
@@ -241,11 +296,13 @@ def _quantisation(config: _Config, weights: Sequence[WeightsHeader]) -> str:
     return max(totals, key=lambda kind: totals[kind])
 
 
-def _chat_template(folder: Path, tokenizer: _TokenizerConfig) -> str | None:
+def _chat_template(folder: Path, tokenizer: _SpecialTokens) -> str | None:
+    """A file of its own, else the tokenizer's, else the processor's; of several the one called default."""
     written = _content(folder / "chat_template.jinja", _TEMPLATE_LIMIT)
     if written is not None:
         return written.decode(errors="replace")
-    match tokenizer.chat_template:
+    processor = _load(folder / "chat_template.json", _CONFIG_LIMIT, _SpecialTokens) or _SpecialTokens()
+    match tokenizer.chat_template or processor.chat_template:
         case str(template):
             return template
         case None:
@@ -253,6 +310,17 @@ def _chat_template(folder: Path, tokenizer: _TokenizerConfig) -> str | None:
         case templates:
             by_name = {template.name: template.template for template in templates}
             return by_name.get("default") or next(iter(by_name.values()), None)
+
+
+def _pooling(folder: Path) -> Pooling | None:
+    if (folder / "1_Pooling").is_symlink():  # it may lead anywhere
+        return None
+    found = _load(folder / _POOLING, _CONFIG_LIMIT, _PoolingConfig) or _PoolingConfig()
+    if found.pooling_mode_lasttoken:
+        return "last"
+    if found.pooling_mode_cls_token:
+        return "cls"
+    return "mean" if found.pooling_mode_mean_tokens else None
 
 
 def _token(token: str | _Token | None) -> str:

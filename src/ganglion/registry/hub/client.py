@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Final, Self
 
 from ganglion.core.errors import HubUnreachable, ModelNotFound
-from ganglion.registry.files.quantisation import choose, variants
+from ganglion.registry.files.formats import FORMATS, Format
 from ganglion.registry.files.receipts import Receipts, digest_of_store
+from ganglion.registry.files.safetensors import CODE_CONFIGS, auto_map_of, refuse_code
 from ganglion.registry.hub import environment as hub_environment
 from ganglion.registry.hub.cache import RepoCache, disk_errors, is_below
 from ganglion.registry.hub.download import Report
@@ -20,6 +21,7 @@ from ganglion.registry.hub.flights import Flights, StopSignal
 from ganglion.registry.hub.listing import HubFile, HubFiles, list_files
 from ganglion.registry.hub.pull import ModelPull
 from ganglion.registry.hub.requests import HubRequests, HubRetryLimits
+from ganglion.registry.hub.wanted import FoundModel, WantedModel
 
 _HOSTS: Final = ("hf.co/", "huggingface.co/")
 """Written before a name by people who come from other programs."""
@@ -63,22 +65,34 @@ class Hub:
             receipts=Receipts(home / "cache" / _RECEIPTS_FILE),
         )
 
-    def find(self, repo: str, quant: str | None, revision: str | None = None) -> HubFiles:
+    def find(
+        self,
+        repo: str,
+        quant: str | None,
+        revision: str | None = None,
+        *,
+        formats: tuple[Format, ...] = FORMATS,
+        trusts_code: bool = False,
+    ) -> HubFiles:
         """The files of `repo:quant`; without a quant, the first of `quantisation.PREFERRED` that there is.
+
+        Where a repository has both GGUF files and a checkpoint, the quant may name the format, and else
+        `formats` says which is taken first. Code of a checkpoint is left out unless it is trusted.
 
         Raises ModelNotFound with what there is instead, LoadFailed where the hub refuses, HubUnreachable when
         it does not answer and the model is not cached.
         """
         revision = revision or "main"
         _check_names(repo, revision)
+        wanted = WantedModel(repo, quant, formats, trusts_code)
         if self.is_offline:
-            return self._find_here(repo, quant, revision)
+            return self._find_here(wanted, revision)
         try:
-            here = self._find_here(repo, quant, revision)
+            here = self._find_here(wanted, revision)
         except ModelNotFound:
-            return self._find_there(repo, quant, revision, self._patience)
+            return self._find_there(wanted, revision, self._patience)
         try:
-            return self._find_there(repo, quant, revision, replace(self._patience, attempts=1))
+            return self._find_there(wanted, revision, replace(self._patience, attempts=1))
         except HubUnreachable:
             return here
 
@@ -90,13 +104,19 @@ class Hub:
         *,
         is_full: bool = False,
     ) -> Path:
-        """Download the files into the cache, verified; returns the first one's path in the snapshot.
+        """Download the files into the cache, verified; returns the path of the model in the snapshot.
 
         However many ask, in this process or another, there is one download; everyone gets its progress, in
-        bytes of all files. Raises Cancelled when `cancelled` says so (asked some times a second). Cached
+        bytes of all files. A checkpoint with code that is not trusted is refused before its weights are
+        fetched. Raises Cancelled when `cancelled` says so (asked some times a second). Cached
         files are trusted by their receipts, hashed in full with `is_full`, and fetched again when damaged.
         """
-        key = (files.repo, files.commit, files.revision, tuple(file.path for file in files.files), is_full)
+        paths = tuple(file.path for file in files.files)
+        key = (files.repo, files.commit, files.revision, paths, is_full, files.trusts_code)
+
+        def check(path: str, blob: Path) -> None:
+            if not files.trusts_code and path in CODE_CONFIGS:
+                refuse_code(files.repo, auto_map_of(blob))
 
         def pull(tell: Report, stop: StopSignal) -> Path:
             with disk_errors(self.cache):
@@ -110,41 +130,49 @@ class Hub:
                     is_full=is_full,
                     report=tell,
                     stop=stop,
+                    check=check,
                 ).run()
 
         return self._flights.join(key, pull, report, cancelled)
 
-    def _find_there(self, repo: str, quant: str | None, revision: str, patience: HubRetryLimits) -> HubFiles:
-        listing = list_files(self._requests, repo, revision, patience)
+    def _find_there(self, wanted: WantedModel, revision: str, patience: HubRetryLimits) -> HubFiles:
+        listing = list_files(self._requests, wanted.repo, revision, patience)
         listed = {file.path: file for file in listing.files}
-        model = choose(repo, quant, variants(listed))
-        place = RepoCache(self.cache, repo)
+        found = wanted.among(listed, listing.others)
+        place = RepoCache(self.cache, wanted.repo)
         files = tuple(
             HubFile(path, file.size_bytes, file.digest, _is_here(place, listing.commit, path, file.digest))
-            for path in model.paths
+            for path in found.paths
             for file in (listed[path],)
         )
-        return HubFiles(repo, revision, listing.commit, model.quant, files)
+        return _of(wanted, revision, listing.commit, found, files)
 
-    def _find_here(self, repo: str, quant: str | None, revision: str) -> HubFiles:
-        place = RepoCache(self.cache, repo)
+    def _find_here(self, wanted: WantedModel, revision: str) -> HubFiles:
+        place = RepoCache(self.cache, wanted.repo)
         commit = place.commit_of(revision)
         here = place.files_of(commit) if commit else {}
-        models = variants(here)
-        if commit is None or not models:
-            raise ModelNotFound(repo, hint=self._offline_hint())
+        if commit is None or not here:
+            raise ModelNotFound(wanted.repo, hint=self._offline_hint())
         try:
-            model = choose(repo, quant, models)
+            found = wanted.among(here)
         except ModelNotFound as error:
-            raise ModelNotFound(f"{repo}:{quant}", hint=f"{self._offline_hint()} {error.hint}") from error
+            hint = f"{self._offline_hint()} {error.hint}" if wanted.quant else self._offline_hint()
+            raise ModelNotFound(str(wanted), hint=hint) from error
         files = (
             HubFile(path, here[path].stat().st_size, digest_of_store(here[path]), is_cached=True)
-            for path in model.paths
+            for path in found.paths
         )
-        return HubFiles(repo, revision, commit, model.quant, tuple(files))
+        return _of(wanted, revision, commit, found, tuple(files))
 
     def _offline_hint(self) -> str:
         return f"Offline mode is on (HF_HUB_OFFLINE), and the cache in {self.cache} does not hold it."
+
+
+def _of(
+    wanted: WantedModel, revision: str, commit: str, found: FoundModel, files: tuple[HubFile, ...]
+) -> HubFiles:
+    is_trusted = wanted.trusts_code
+    return HubFiles(wanted.repo, revision, commit, found.quant, files, found.format, is_trusted)
 
 
 def split_name(name: str) -> tuple[str, str | None]:

@@ -3,13 +3,16 @@
 import time
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
+from itertools import islice
 from typing import Final
 from urllib.parse import quote
 
 import msgspec
 
 from ganglion.core.errors import LoadFailed
+from ganglion.registry.files.checkpoint_files import is_beside, is_code, is_weights
 from ganglion.registry.files.digests import is_digest
+from ganglion.registry.files.formats import Format
 from ganglion.registry.hub.cache import is_below, is_commit
 from ganglion.registry.hub.flights import StopSignal
 from ganglion.registry.hub.requests import (
@@ -46,7 +49,10 @@ class HubFiles:
     commit: str
     quant: str
     files: tuple[HubFile, ...]
-    """Of a split model all parts, in order."""
+    """Of a split model all parts, in order; of a checkpoint config.json first, weights last."""
+    format: Format = "gguf"
+    trusts_code: bool = False
+    """Whether code that comes with a checkpoint belongs to it."""
 
     @property
     def size_bytes(self) -> int:
@@ -60,6 +66,8 @@ class HubFiles:
 _LIMIT_BYTES: Final = 64 << 20
 """The largest repositories list some ten thousand files in a few megabytes."""
 _DEADLINE_S: Final = 60.0
+_NAME_LIMIT: Final = 99
+_OTHERS_LIMIT: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +85,8 @@ class _RepoListing:
 
     commit: str
     files: tuple[_ListedFile, ...]
+    others: tuple[str, ...]
+    """Names of further files, for the message where a model is not among the wanted ones."""
 
 
 class _Lfs(msgspec.Struct):
@@ -96,10 +106,8 @@ class _Info(msgspec.Struct):
     siblings: list[_Sibling] = []
 
 
-def list_files(
-    requests: HubRequests, repo: str, revision: str, patience: HubRetryLimits, suffix: str = ".gguf"
-) -> _RepoListing:
-    """The files of `repo` that end in `suffix`; raises HubUnreachable, ModelNotFound or LoadFailed."""
+def list_files(requests: HubRequests, repo: str, revision: str, patience: HubRetryLimits) -> _RepoListing:
+    """The files of `repo` that a model may consist of; raises HubUnreachable, ModelNotFound or LoadFailed."""
     path = f"api/models/{repo}/revision/{quote(revision, safe='')}?blobs=true"
     attempts = HubRetries(requests.endpoint, patience, StopSignal())
     while True:
@@ -115,10 +123,16 @@ def list_files(
         raise unreachable(
             requests.endpoint, f"what it answered is no repository's listing ({error})"
         ) from error
-    files = (_file(repo, sibling) for sibling in info.siblings if sibling.rfilename.lower().endswith(suffix))
+    files = (_file(repo, sibling) for sibling in info.siblings if _is_wanted(sibling.rfilename))
     if not is_commit(info.sha):
         raise LoadFailed(f"The hub's listing of {repo} names the commit {info.sha[:80]!r}, which is none.")
-    return _RepoListing(info.sha, tuple(files))
+    names = (sibling.rfilename for sibling in info.siblings if not _is_wanted(sibling.rfilename))
+    others = tuple(name[:_NAME_LIMIT] for name in islice(names, _OTHERS_LIMIT))
+    return _RepoListing(info.sha, tuple(files), others)
+
+
+def _is_wanted(path: str) -> bool:
+    return path.lower().endswith(".gguf") or is_beside(path) or is_weights(path) or is_code(path)
 
 
 def _file(repo: str, sibling: _Sibling) -> _ListedFile:
@@ -126,7 +140,7 @@ def _file(repo: str, sibling: _Sibling) -> _ListedFile:
     digest = sibling.lfs.sha256 if sibling.lfs else sibling.blob_id
     # These become names of files here, and a hub is a stranger.
     if size_bytes is None or size_bytes < 0 or not is_digest(digest or "") or not is_below(sibling.rfilename):
-        name = sibling.rfilename[:99]
+        name = sibling.rfilename[:_NAME_LIMIT]
         raise LoadFailed(f"The hub's listing of {repo} gives no usable name, size or digest for {name!r}.")
     return _ListedFile(sibling.rfilename, size_bytes, digest or "")
 

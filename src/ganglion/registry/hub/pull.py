@@ -5,6 +5,7 @@ files of its model are there.
 """
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
@@ -35,7 +36,10 @@ class ModelPull:
         is_full: bool,
         report: Report,
         stop: StopSignal,
+        check: Callable[[str, Path], None] = lambda path, blob: None,
     ) -> None:
+        """`check` is told of each file once its bytes are here, and may raise to end the pull there."""
+        self._check_file = check
         self._requests = requests
         self._patience = patience
         self._receipts = receipts
@@ -48,19 +52,21 @@ class ModelPull:
         self._stop = stop
 
     def run(self) -> Path:
-        """Download and verify all files; returns the first one's path in the snapshot."""
+        """Download and verify all files; returns the first one's path in the snapshot, or their folder."""
         files = self._files
         missing = {
             file: stamp for file in files.files for stamp in (self._stamp(file),) if not self._is_whole(file)
         }
         if missing:
             self._refuse_unless_possible(list(missing))
-        for file, stamp in missing.items():
-            self._download(file, stamp)
+        for file in files.files:
+            if file in missing:
+                self._download(file, missing[file])
+            self._check_file(file.path, self._path(file) or self._cache.snapshot(files.commit))
         paths = [self._link(file) for file in files.files]
         self._cache.point(files.revision, files.commit)
         self._report_total(files.size_bytes, files.size_bytes)
-        return paths[0]
+        return paths[0] if files.format == "gguf" else self._cache.snapshot(files.commit)
 
     def _is_whole(self, file: HubFile) -> bool:
         path = self._path(file)

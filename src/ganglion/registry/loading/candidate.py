@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from ganglion.core.device_layout import DEFAULT_LAYOUT, DeviceLayout
 from ganglion.core.engine import LoadOptions, ManagedEngine
+from ganglion.core.errors import UnsupportedParameter
 from ganglion.core.sampling import Sampling
 from ganglion.registry.hub.download import Report
 
@@ -15,6 +17,11 @@ class _EngineBuild(Protocol):
 
     async def __call__(self, options: LoadOptions, *, free_bytes: int) -> ManagedEngine:
         """`free_bytes` is what the models that are already here leave."""
+
+
+def _refuse_any_layout(options: LoadOptions) -> None:
+    for param in options.layout.demands:
+        raise UnsupportedParameter(f"The engine of this model does not support {param!r}.", param=param)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +36,9 @@ class Candidate:
     """The file, as `names.real_file` gives it, where it is known before it is fetched."""
     aliases: tuple[str, ...] = ()
     engine: str = ""
+    """The one that a load takes unless it asks for another."""
+    engines: tuple[str, ...] = ()
+    """Those that a load may ask for."""
     origin: str = ""
     """Where its file is, for people."""
     reason: str = ""
@@ -42,6 +52,10 @@ class Candidate:
     priority: int = 0
     keep_alive_s: float | None = None
     """How long it stays loaded without a request; None is for ever."""
+    layout: DeviceLayout = DEFAULT_LAYOUT
+    """How it is laid over devices where a load does not say."""
+    check: Callable[[LoadOptions], None] = _refuse_any_layout
+    """Raises for options that its engine or this machine cannot honour, before any load; may block."""
 
 
 def build_without_options(make: Callable[[], ManagedEngine]) -> _EngineBuild:

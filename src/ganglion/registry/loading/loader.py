@@ -64,7 +64,7 @@ class ResidentLoader:
     def start(self, resident: Resident, options: LoadOptions) -> asyncio.Task[None]:
         """The one load of a model, begun now unless it has been."""
         if resident.loading is None:
-            resident.set_status("loading")
+            resident.begin(options)
             load = self._load(resident, options)
             resident.loading = asyncio.create_task(load, name=f"load {resident.id}")
         return resident.loading

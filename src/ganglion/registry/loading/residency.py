@@ -11,8 +11,10 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Final, cast
 
+from ganglion.core.delivery import Sink, generate_into, give, pulled
 from ganglion.core.engine import (
     Activation,
     Embedded,
@@ -75,11 +77,20 @@ def _continuer(engine: ManagedEngine) -> SessionEngine:
 
 
 def _refuse_another_engine(resident: Resident, options: LoadOptions) -> None:
-    """Raise InvalidValue for another engine than the one that reads the model's file."""
+    """Raise InvalidValue for an engine that cannot run the model, or another than it is loaded with."""
+    if options.engine is None:
+        return
     engine = resident.candidate.engine
-    if options.engine not in (None, engine):
+    if options.engine not in (engine, *resident.candidate.engines):
         raise InvalidValue(
             f"The engine {options.engine!r} does not run {resident.id!r}; {engine!r} does.", param="engine"
+        )
+    loaded = {state.engine for state in resident.states()} if resident.status == "loaded" else set()
+    if loaded and options.engine not in loaded:
+        raise InvalidValue(
+            f"{resident.id} is loaded with the engine {', '.join(sorted(loaded))}.",
+            param="engine",
+            hint="Unload it first.",
         )
 
 
@@ -92,6 +103,20 @@ def _refuse_another_context(resident: Resident, options: LoadOptions) -> None:
         raise InvalidValue(
             f"{resident.id} is loaded with a context of {loaded} tokens.",
             param="context_length",
+            hint="Unload it first.",
+        )
+
+
+def _refuse_another_layout(resident: Resident, options: LoadOptions) -> None:
+    """Raise InvalidValue for another device layout than the model has, or is being loaded with."""
+    if resident.layout is None:
+        return
+    field = options.layout.differs_from(resident.layout)
+    if field is not None:
+        raise InvalidValue(
+            f"{resident.id} is loaded with {field!r} otherwise: {resident.layout.in_words()} on "
+            f"{', '.join(resident.layout.devices or ('devices that were chosen for it',))}.",
+            param=field,
             hint="Unload it first.",
         )
 
@@ -200,21 +225,22 @@ class Residency:
 
     # Answers
 
-    async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
+    def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """Answer with the named model, loading it when it is not here."""
+        return pulled(partial(self.generate_into, request))
+
+    async def generate_into(self, request: Request, sink: Sink[Event]) -> None:
+        """Deliver the named model's answer, loading it when it is not here."""
         try:
             resident = await self._resolve_for_request(request.model, request.tenant)
             with self._claimed(resident) as claim:
                 if await self._must_wait(resident, claim):
-                    yield Progress("queued", 0, resident.claims)
+                    await give(sink, Progress("queued", 0, resident.claims))
                     await self._loader.ensure_loaded(resident, claim, LoadOptions(), is_patient=True)
                 assert resident.engine is not None
-                resolved = replace(request, model=resident.id)
-                async with aclosing(resident.engine.generate(resolved)) as events:
-                    async for event in events:
-                        yield event
+                await generate_into(resident.engine, replace(request, model=resident.id), sink)
         except GanglionError as error:
-            yield Failed(error)
+            await give(sink, Failed(error))
 
     async def continue_tokens(self, model: str, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         """Run a token list on the named model, loading it when it is not here."""
@@ -318,7 +344,7 @@ class Residency:
             with resident.claimed() as claim:
                 yield claim
         finally:
-            if not resident.claims and resident.loading is None:
+            if not resident.is_established and not resident.claims and resident.loading is None:
                 self._table.drop_invented(resident)
 
     # Loading and unloading
@@ -329,6 +355,9 @@ class Residency:
         resident = await self._table.resolve(full_name, may_find=True)
         _refuse_another_engine(resident, options)
         _refuse_another_context(resident, options)
+        if options.layout.demands:
+            await asyncio.to_thread(resident.candidate.check, options)
+        _refuse_another_layout(resident, options)
         if resident.loading is None:
             self._table.check_lookups(resident, None)
         resident.is_operator_requested = True

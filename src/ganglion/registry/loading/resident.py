@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from ganglion.core.engine import LoadProgress, ManagedEngine, ModelState, Status
+from ganglion.core.device_layout import DeviceLayout
+from ganglion.core.engine import LoadOptions, LoadProgress, ManagedEngine, ModelState, Status
 from ganglion.core.errors import GanglionError
 from ganglion.registry.loading.candidate import Candidate
 from ganglion.registry.loading.failures import RecentFailure
@@ -21,6 +22,8 @@ class Resident:
 
     def __init__(self, candidate: Candidate) -> None:
         self.candidate = candidate
+        self.id = candidate.id
+        """The name it is held under, whichever candidate has it."""
         self.is_pinned = candidate.is_pinned
         self.engine: ManagedEngine | None = None
         self.status: Status = "unloaded"
@@ -38,15 +41,11 @@ class Resident:
         self.loading: asyncio.Task[None] | None = None
         self.unloading: asyncio.Task[None] | None = None
         self._last_used_s: float | None = None
+        self._layout: DeviceLayout | None = None
         self._bytes = (0, 0)
         self._claims: set[object] = set()
         self._next_claims: set[object] = set()
         self._changed = asyncio.Event()
-
-    @property
-    def id(self) -> str:
-        """The name it is held under."""
-        return self.candidate.id
 
     @property
     def is_idle(self) -> bool:
@@ -71,6 +70,22 @@ class Resident:
     def claims(self) -> int:
         """How many use it or wait for it, now and in its next life."""
         return len(self._claims) + len(self._next_claims)
+
+    @property
+    def layout(self) -> DeviceLayout | None:
+        """How it is laid over devices, or is being; None where a load decides it anew."""
+        layout = self._layout
+        if layout is None or self.status not in ("downloading", "loading", "loaded"):
+            return None
+        if layout.devices is None and self.engine is not None:
+            chosen = {device for state in self.engine.models() for device in state.devices}
+            layout = replace(layout, devices=tuple(sorted(filter(str.isdigit, chosen), key=int)) or None)
+        return layout
+
+    def begin(self, options: LoadOptions) -> None:
+        """A load of it begins."""
+        self._layout = options.layout.over(self.candidate.layout)
+        self.set_status("loading")
 
     def serves(self, claim: object) -> bool:
         """Whether the holder of a claim may use it now: also while it drains, who came before that."""

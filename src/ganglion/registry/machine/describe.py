@@ -23,6 +23,7 @@ _FLAGS: Final[tuple[str, ...]] = (
 )
 """Beside these, every avx512 flag."""
 _NVIDIA_VENDOR: Final = "0x10de"
+_AMD_VENDOR: Final = "0x1002"
 _DISPLAY_CLASSES: Final = ("0x0300", "0x0302")
 """PCI classes of graphics cards and of compute cards without a display."""
 
@@ -39,7 +40,7 @@ def describe(
     """Look at everything once; takes a moment, and with a driver that does not answer some seconds."""
     cpu = read_cpu(root, cores)
     found = nvidia.survey(nvml, memory)
-    unusable = why_unusable(found, native_engine(engines), environment, has_card=has_nvidia_card(root))
+    unusable = why_unusable(found, gpu_engine(engines), environment, has_card=has_nvidia_card(root))
     devices = found.devices
     if not devices or unusable is not None:
         devices = (*devices, Device(CPU_INDEX, cpu.model, memory.total_bytes >> 20))
@@ -86,6 +87,14 @@ def native_engine(engines: tuple[EngineFacts, ...]) -> EngineFacts | None:
     return next((engine for engine in engines if engine.library is not None), None)
 
 
+def gpu_engine(engines: tuple[EngineFacts, ...]) -> EngineFacts | None:
+    """The engine that would use a card: one that was built for it, else the one with a native library."""
+    native = native_engine(engines)
+    if _is_built_for_cuda(native):
+        return native
+    return next((engine for engine in engines if "cuda" in (engine.accelerators or ())), native)
+
+
 def can_accelerate(engine: EngineFacts | None, environment: Mapping[str, str]) -> bool:
     """Whether a card would be used if there is one; a library whose file does not say gets the benefit."""
     return not _hides_cards(environment) and _is_built_for_cuda(engine)
@@ -130,21 +139,32 @@ def _not_built_for(driver: Accelerator | None, engine: EngineFacts | None) -> st
         return f"{here}llama.cpp is not installed. Install it with: pip install {_DISTRIBUTION}."
     if engine.library == "bundled":
         return (
-            f"{here}the installed llama.cpp was built for the CPU only. Point GANGLION_LIBLLAMA at the "
-            f"libllama.so of a CUDA build of the same llama.cpp ({_DISTRIBUTION} {engine.version})."
+            f"{here}the installed llama.cpp was built for the CPU only. Build it for the GPU "
+            "(ganglion engines build llama --cuda), or point GANGLION_LIBLLAMA at a CUDA build of the same "
+            f"llama.cpp ({_DISTRIBUTION} {engine.version})."
         )
+    if engine.library == "built":
+        return f"{here}the llama.cpp that was built here has no CUDA. ganglion engines build llama --cuda"
     return f"{here}the library of GANGLION_LIBLLAMA was built without CUDA. Build it with -DGGML_CUDA=ON."
 
 
 def has_nvidia_card(root: Path) -> bool:
-    """Whether a card is on the bus, with a driver or without."""
+    """Whether a card of NVIDIA's is on the bus, with a driver or without."""
+    return _has_card(root, _NVIDIA_VENDOR, _DISPLAY_CLASSES)
+
+
+def has_amd_card(root: Path) -> bool:
+    """Whether a card of AMD's is on the bus, with a driver or without."""
+    return _has_card(root, _AMD_VENDOR, (*_DISPLAY_CLASSES, "0x0380"))
+
+
+def _has_card(root: Path, vendor: str, classes: tuple[str, ...]) -> bool:
     try:
         cards = list((root / "sys/bus/pci/devices").iterdir())
     except OSError:
         return False
     return any(
-        _text(card / "vendor") == _NVIDIA_VENDOR and _text(card / "class").startswith(_DISPLAY_CLASSES)
-        for card in cards
+        _text(card / "vendor") == vendor and _text(card / "class").startswith(classes) for card in cards
     )
 
 

@@ -51,6 +51,10 @@ class DeviceMonitor:
             return cards
         return (*cards, _processor(self._cpu_name, memory))
 
+    def cards(self) -> tuple[DeviceReading, ...]:
+        """The accelerators as the driver lists them, whichever engine can use them; blocks on it."""
+        return read_devices(self._nvml, self._read_memory())
+
     def free_video_bytes(self) -> tuple[int, ...] | None:
         """What is free on each card, now, or None where none can be used; blocks on the driver."""
         cards = read_devices(self._nvml, self._read_memory()) if self._can_accelerate else ()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from ganglion.registry.files.formats import FORMATS, Format
 from ganglion.registry.files.quantisation import canonical
 from ganglion.registry.hub.embedded import SMOLLM2, EmbeddedModel
 from ganglion.registry.naming.manifest import ManifestEntry, ModelsManifest
@@ -38,6 +39,8 @@ class NameCatalogue:
     embedded: EmbeddedModel | None = SMOLLM2
     preferred_quant: str | None = None
     """What is taken where a name leaves the quantisation open; None takes the documented order."""
+    formats: tuple[Format, ...] = FORMATS
+    """Which format is taken first where a name leaves it open."""
 
     def with_held(self, held: tuple[HeldModelRef, ...]) -> "NameCatalogue":
         """The same with other models held, and the stored files not indexed again."""
@@ -48,7 +51,7 @@ class NameCatalogue:
     @cached_property
     def stored_index(self) -> StoredModelIndex:
         """The stored files, indexed."""
-        return StoredModelIndex(self.stored)
+        return StoredModelIndex(self.stored, self.formats)
 
     @cached_property
     def held_by_id(self) -> Mapping[str, HeldModelRef]:
@@ -138,14 +141,24 @@ class NameCatalogue:
             return entries[0].key
         place = self.stored_index.rank_of(model)
         if place == 0 and not self._is_taken(fold(model.name)):
-            return model.name
-        hub = HubId.parse(f"{model.hub_id}:{model.quantisation}")
+            if model.format == "gguf" or self._means(model.name, model):
+                return model.name
+            # A GGUF file of this name is taken first: the checkpoint is called by its format as well.
+            if self._means(f"{model.name}:{model.format}", model):
+                return f"{model.name}:{model.format}"
+        tag = model.quantisation if model.format == "gguf" else model.format
+        hub = HubId.parse(f"{model.hub_id}:{tag}")
         found = NoMatch("") if hub is None else self.stored_index.by_hub(hub, None)
         return (
             str(hub)
             if isinstance(found, StoredMatch) and found.model is model
             else f"{model.name}#{place + 1}"
         )
+
+    def _means(self, name: str, model: StoredModel) -> bool:
+        """Whether a name, by itself, is one of this model."""
+        found = self.stored_index.by_file_name(ModelRef(name), self.preferred_quant)
+        return isinstance(found, StoredMatch) and found.model is model
 
     def _is_taken(self, name: str) -> bool:
         if name in self.entry_by_key or name in self.entry_by_alias:

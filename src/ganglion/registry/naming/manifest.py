@@ -16,6 +16,14 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import asdict, fields
 
+from ganglion.core.device_layout import (
+    DEFAULT_LAYOUT,
+    LAYOUT_FIELDS,
+    MAX_WAYS,
+    DeviceLayout,
+    Executor,
+    normalized_devices,
+)
 from ganglion.core.errors import InvalidValue, ModelNotFound, UnknownParameter
 from ganglion.core.sampling import Sampling, limits, sampling_from
 from ganglion.registry.files.quantisation import canonical
@@ -28,6 +36,7 @@ CATCH_ALL: Final = "*"
 """The alias that stands for every name that nothing else answers to."""
 
 _Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+_WayCount = Annotated[int, Meta(ge=1, le=MAX_WAYS)]
 _Text = Annotated[str, Meta(min_length=1)]
 _EXPECTED: Final = "expected a path, a hub id org/repo[:quant] or a table"
 
@@ -55,6 +64,7 @@ class ManifestEntry:
     chat_template: str | None = None
     """The template itself, or the absolute path of its file."""
     gpu_layers: int | None = None
+    layout: DeviceLayout = DEFAULT_LAYOUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +99,11 @@ class _Table(Struct, frozen=True):
     sampling: dict[str, object] | None = None
     chat_template: _Text | None = None
     gpu_layers: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    tensor_parallel: _WayCount | None = None
+    pipeline_parallel: _WayCount | None = None
+    data_parallel: _WayCount | None = None
+    devices: tuple[str | int, ...] | None = None
+    executor: Executor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +197,7 @@ def _from_table(key: str, table: _Table, place: _KeyPath) -> ManifestEntry:
         sampling=_sampling(table.sampling or {}, place.under("sampling")),
         chat_template=_template(table.chat_template, place),
         gpu_layers=table.gpu_layers,
+        layout=_layout(table, place),
     )
 
 
@@ -232,6 +248,17 @@ def _template(text: str | None, place: _KeyPath) -> str | None:
     if text is None or "{" in text:
         return text
     return str(_path(text, place.under("chat_template")))
+
+
+def _layout(table: _Table, place: _KeyPath) -> DeviceLayout:
+    chosen = {name: getattr(table, name) for name in LAYOUT_FIELDS}
+    if table.devices is not None:
+        at = place.under("devices")
+        try:
+            chosen["devices"] = normalized_devices(table.devices)
+        except InvalidValue as error:
+            raise at.wrong(error.message.rstrip("."), hint=error.hint) from error
+    return DeviceLayout(**chosen)
 
 
 def _keep_alive_s(written: float | str | None, place: _KeyPath) -> float | None:

@@ -23,6 +23,7 @@ _STRUCTURE: Final = frozenset("/\\.:%~")
 # They look like slashes, and NFKC does not say so.
 _SLASH_LIKE: Final = frozenset("\u2044\u2215\u2216\u29f5\u29f8\u29f9")
 _DRIVE: Final = re.compile(r"[A-Za-z]:")
+_WEIGHTS: Final = ".safetensors"
 _HUB_PART: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
 _HUB_ID: Final = re.compile(rf"(?P<repo>{_HUB_PART}/{_HUB_PART})(?::(?P<quant>[A-Za-z0-9_-]{{1,32}}))?")
 
@@ -92,18 +93,25 @@ def shortened(text: str) -> str:
 
 def is_path(text: str) -> bool:
     """Whether an operator's word is written as a file; `org/repo` is not, `./org/repo` is."""
-    if text.casefold().endswith(".gguf") or text.startswith((".", "~", "/", "\\")) or _DRIVE.match(text):
+    if (
+        text.casefold().endswith((".gguf", _WEIGHTS))
+        or text.startswith((".", "~", "/", "\\"))
+        or _DRIVE.match(text)
+    ):
         return True
     separators = {"/", os.sep, os.altsep or os.sep}
     return any(separator in text for separator in separators) and HubId.parse(text) is None
 
 
 def operator_path(text: str) -> Path | None:
-    """The file that an argument of the command line or a config value means; None when it is a name."""
+    """The file, or the folder of a checkpoint, that an operator's word means; None when it is a name."""
     try:
-        if "\0" in text or not (is_path(text) or Path(text).is_file()):
+        if "\0" in text:
             return None
-        return real_file(Path(text).expanduser())
+        path = Path(text)
+        if not (is_path(text) or path.is_file() or (path / "config.json").is_file()):
+            return None
+        return real_file(path.expanduser())
     except (OSError, RuntimeError):  # longer than a path can be, or the home of nobody
         return None
 
@@ -121,11 +129,15 @@ def real_file(path: Path) -> Path:
     """The path under which a file is compared with others: absolute, links followed.
 
     A link whose target is not called *.gguf stays as it is: the Hugging Face cache links names to blobs, and
-    a blob's own path no longer says which part of a split model it is.
+    a blob's own path no longer says which part of a split model it is. A checkpoint is its folder, also where
+    the weights in it are named.
     """
     try:
+        if path.suffix.casefold() == _WEIGHTS:
+            return path.parent.resolve()
         target = path.resolve()
-        return target if target.suffix.casefold() == ".gguf" else path.parent.resolve() / path.name
+        is_own = target.suffix.casefold() == ".gguf" or target.is_dir()
+        return target if is_own else path.parent.resolve() / path.name
     except (OSError, RuntimeError):  # links in a circle
         return path.absolute()
 

@@ -16,10 +16,13 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from ganglion.registry.files.checkpoint_files import is_weights
+from ganglion.registry.files.formats import FORMATS, Format
 from ganglion.registry.hub.environment import cache_folder, expanded, user_home
 from ganglion.registry.naming.catalogue import NameCatalogue
 from ganglion.registry.naming.manifest import ModelsManifest, read_manifest
 from ganglion.registry.naming.names import real_file
+from ganglion.registry.stores.checkpoint_folders import checkpoint_in, checkpoints, snapshot_checkpoint
 from ganglion.registry.stores.index import FileIndex, FileSummary
 from ganglion.registry.stores.stored_models import Store, StoredModel
 from ganglion.registry.stores.walk import SUFFIX, FolderWalk, FoundFile, ModelFiles, group_files
@@ -37,9 +40,13 @@ def snapshot_models(walk: FolderWalk) -> Iterator[ModelFiles]:
 
 
 def _in_repository(walk: FolderWalk, repository: Path, hub_id: str) -> Iterator[ModelFiles]:
-    """Each file once: of the revision that `main` is, else of the newest that has it."""
+    """Each file once, and the checkpoint: of the revision that `main` is, else of the newest that has it."""
     seen: set[str] = set()
     for revision in _revisions(walk, repository):
+        checkpoint = None if "" in seen else snapshot_checkpoint(walk, revision, hub_id)
+        if checkpoint is not None:
+            seen.add("")
+            yield checkpoint
         for candidate in group_files(walk.files(revision, SUFFIX, _SNAPSHOT_DEPTH), hub_id):
             place = candidate.files[0].path.removeprefix(revision)
             if place not in seen:
@@ -169,7 +176,8 @@ def scan_stores(roots: Iterable[StoreRoot], known: FileIndex) -> tuple[StoredMod
         for candidate in _LAYOUTS[root.store](FolderWalk(root.path)):
             status = candidate.files[0].status
             key = (candidate.name, status.st_dev, status.st_ino)
-            model = None if key in found else _model(candidate, root.store, known)
+            read = _model if candidate.folder is None else _checkpoint
+            model = None if key in found else read(candidate, root.store, known)
             if model is not None:
                 found[key] = model
     known.save()
@@ -177,17 +185,22 @@ def scan_stores(roots: Iterable[StoreRoot], known: FileIndex) -> tuple[StoredMod
 
 
 def _plain(walk: FolderWalk) -> Iterator[ModelFiles]:
-    return group_files(walk.files(walk.root, SUFFIX, _DEPTH))
+    yield from group_files(walk.files(walk.root, SUFFIX, _DEPTH))
+    yield from checkpoints(walk, walk.root, _DEPTH)
 
 
 def _lm_studio(walk: FolderWalk) -> Iterator[ModelFiles]:
-    """`publisher/repo/file.gguf`."""
+    """`publisher/repo/file.gguf`, or a checkpoint in `publisher/repo`."""
     yield from group_files(walk.files(walk.root, SUFFIX, 0))
     for publisher in walk.folders(walk.root):
         yield from group_files(walk.files(publisher.path, SUFFIX, 0))
         for repository in walk.folders(publisher.path):
-            files = walk.files(repository.path, SUFFIX, _DEPTH)
-            yield from group_files(files, f"{publisher.name}/{repository.name}")
+            hub_id = f"{publisher.name}/{repository.name}"
+            yield from group_files(walk.files(repository.path, SUFFIX, _DEPTH), hub_id)
+            entries = walk.entries(repository.path)
+            checkpoint = checkpoint_in(walk, repository.path, entries, repository.name, hub_id)
+            if checkpoint is not None:
+                yield checkpoint
 
 
 _LAYOUTS: Final[Mapping[Store, Callable[[FolderWalk], Iterator[ModelFiles]]]] = {
@@ -227,9 +240,37 @@ def _model(candidate: ModelFiles, store: Store, known: FileIndex) -> StoredModel
     return model
 
 
+def _checkpoint(candidate: ModelFiles, store: Store, known: FileIndex) -> StoredModel | None:
+    """The checkpoint with what its files say; one that is incomplete is not read further."""
+    assert candidate.folder is not None
+    model = StoredModel(
+        name=candidate.name,
+        path=Path(candidate.folder),
+        files=tuple(map(_path, candidate.files)),
+        store=store,
+        size_bytes=sum(file.status.st_size for file in candidate.files if is_weights(file.name)),
+        hub_id=candidate.hub_id,
+        error=candidate.error,
+        format="safetensors",
+    )
+    summary = None if candidate.error else known.checkpoint(candidate.folder, candidate.files)
+    if summary is None:
+        return model if candidate.error else None
+    return replace(
+        model,
+        architecture=summary.architecture,
+        quantisation=summary.quantisation,
+        parameters=summary.parameters,
+        context_length=summary.context_length,
+        capabilities=summary.capabilities,
+        error=summary.error,
+    )
+
+
 def _path(file: FoundFile) -> Path:
     """The path by which files are compared; where no link is, the walk's own is that already."""
-    return real_file(Path(file.path)) if file.is_link else Path(file.path)
+    is_own = not file.is_link or is_weights(file.name)
+    return Path(file.path) if is_own else real_file(Path(file.path))
 
 
 def _with_part(
@@ -264,9 +305,17 @@ class ModelFinder:
     """Blocking, and safe to use from many threads."""
 
     def __init__(
-        self, home: Path, environment: Mapping[str, str], *, folders: Sequence[Path], may_download: bool
+        self,
+        home: Path,
+        environment: Mapping[str, str],
+        *,
+        folders: Sequence[Path],
+        may_download: bool,
+        formats: tuple[Format, ...] = FORMATS,
     ) -> None:
+        """`formats` is the order of preference where a name leaves the format open."""
         self._home = home
+        self._formats = formats
         self._roots: tuple[StoreRoot, ...] = store_roots(home, environment, folders)
         self._may_download = may_download
         self._lock = threading.Lock()
@@ -283,7 +332,10 @@ class ModelFinder:
         with self._lock:
             if self._catalogue is None or time.monotonic() - self._read_s > _FRESH_S:
                 self._catalogue = NameCatalogue(
-                    manifest=self.manifest(), stored=self._stored(), may_download=self._may_download
+                    manifest=self.manifest(),
+                    stored=self._stored(),
+                    may_download=self._may_download,
+                    formats=self._formats,
                 )
                 self._read_s = time.monotonic()
             return self._catalogue

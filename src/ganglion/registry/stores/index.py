@@ -7,6 +7,7 @@ a cache: one that is damaged, foreign or cannot be written costs time and nothin
 import os
 import stat
 import zlib
+from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -15,8 +16,11 @@ import msgspec
 from msgspec import Struct
 
 from ganglion.core.errors import LoadFailed, ModelNotFound
+from ganglion.core.model import ModelFacts
 from ganglion.registry.files.gguf import GgufFileFacts, read_file
+from ganglion.registry.files.safetensors import read_facts
 from ganglion.registry.files.whole_files import write_atomically
+from ganglion.registry.stores.walk import FoundFile
 
 FILE_NAME: Final = "models.index"
 # An entry takes about 250 bytes; people have dozens of files, fleets' shared disks thousands.
@@ -65,12 +69,25 @@ class FileIndex:
 
     def summary(self, path: str, status: os.stat_result) -> FileSummary | None:
         """What the file says, read only if it is not known; None when it is gone."""
+        return self._known(path, (status.st_size, status.st_mtime_ns, status.st_ino), read_file)
+
+    def checkpoint(self, folder: str, files: Iterable[FoundFile]) -> FileSummary | None:
+        """What the checkpoint of these files says; it is known while each of them is what it was."""
+        stamps = [
+            (file.name, file.status.st_size, file.status.st_mtime_ns, file.status.st_ino) for file in files
+        ]
+        size_bytes, newest_ns = sum(stamp[1] for stamp in stamps), max(stamp[2] for stamp in stamps)
+        return self._known(folder, (size_bytes, newest_ns, zlib.crc32(repr(stamps).encode())), read_facts)
+
+    def _known(
+        self, path: str, stamp: tuple[int, int, int], read: Callable[[Path], ModelFacts | GgufFileFacts]
+    ) -> FileSummary | None:
         entry = self._entries.get(path)
-        if entry is None or not _is_same(entry, status):
-            summary, is_lasting = _read(path)
+        if entry is None or (entry.size_bytes, entry.modified_ns, entry.inode) != stamp:
+            summary, is_lasting = _read(path, read)
             if summary is None or not is_lasting or not path.isprintable():
                 return summary
-            entry = _Entry(status.st_size, status.st_mtime_ns, status.st_ino, summary)
+            entry = _Entry(*stamp, summary)
             self._entries[path] = entry
             self._is_changed = True
         self._used[path] = entry
@@ -93,18 +110,10 @@ class FileIndex:
         self._is_changed = False
 
 
-def _is_same(entry: _Entry, status: os.stat_result) -> bool:
-    return (
-        entry.size_bytes == status.st_size
-        and entry.modified_ns == status.st_mtime_ns
-        and entry.inode == status.st_ino
-    )
-
-
-def _read(path: str) -> tuple[FileSummary | None, bool]:
+def _read(path: str, read: Callable[[Path], ModelFacts | GgufFileFacts]) -> tuple[FileSummary | None, bool]:
     """What the file says, and whether that holds until the file changes."""
     try:
-        return _summary(read_file(Path(path))), True
+        return _summary(read(Path(path))), True
     except LoadFailed as error:
         # Rights and disks get better without the file changing.
         return FileSummary(is_model=True, error=error.message[:_ERROR_LIMIT]), not isinstance(
@@ -114,21 +123,25 @@ def _read(path: str) -> tuple[FileSummary | None, bool]:
         return None, False
 
 
-def _summary(file: GgufFileFacts) -> FileSummary:
-    facts = file.facts
-    if facts is None:
-        return FileSummary(
-            file.kind == "part", parameters=file.parameters, number=file.number, count=file.count
-        )
+def _summary(file: ModelFacts | GgufFileFacts) -> FileSummary:
+    if isinstance(file, ModelFacts):
+        return _of_facts(file, file.parameters)
+    if file.facts is None:
+        is_part = file.kind == "part"
+        return FileSummary(is_part, parameters=file.parameters, number=file.number, count=file.count)
+    return _of_facts(file.facts, file.parameters, file.number, file.count)
+
+
+def _of_facts(facts: ModelFacts, parameters: int, number: int = 1, count: int = 1) -> FileSummary:
     return FileSummary(
         is_model=True,
         architecture=facts.architecture,
         quantisation=facts.quantisation,
-        parameters=file.parameters,
+        parameters=parameters,
         context_length=facts.context_length,
         capabilities=facts.capabilities,
-        number=file.number,
-        count=file.count,
+        number=number,
+        count=count,
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from ganglion.registry.files import quantisation
+from ganglion.registry.files.formats import FORMATS, Format
 from ganglion.registry.naming.names import HubId, ModelRef, fold
 
 Store = Literal["models folder", "Hugging Face cache", "LM Studio", "Ollama", "folder"]
@@ -20,9 +21,9 @@ class StoredModel:
     name: str
     """The file's stem without the part number of a split file; for Ollama `name:tag`."""
     path: Path
-    """The file to open; of a split model the first part."""
+    """The file to open; of a split model the first part, of a checkpoint its folder."""
     files: tuple[Path, ...]
-    """All parts, in order."""
+    """All parts, in order; of a checkpoint also what lies beside its weights."""
     store: Store
     size_bytes: int
     """Of all parts."""
@@ -37,12 +38,13 @@ class StoredModel:
     context_length: int = 0
     """As trained; 0 when the file does not say."""
     capabilities: tuple[str, ...] = ()
+    format: Format = "gguf"
 
 
 # Law: it opens nothing and answers only with files that were handed in. Names are compared in any case. Of
-# several quantisations of one model the operator's comes first, then the order of `quantisation.PREFERRED`;
-# of several files alike, the store first named in `_STORE_ORDER`. Several *different* models are never
-# chosen between.
+# several quantisations of one model the operator's comes first, then the format that the configured engine
+# reads, then the order of `quantisation.PREFERRED`; of several files alike, the store first named in
+# `_STORE_ORDER`. Several *different* models are never chosen between.
 
 _STORE_ORDER: Final[tuple[str, ...]] = get_args(Store)
 _LATEST: Final = ":latest"
@@ -69,6 +71,8 @@ class _IndexedModel:
     """A stored model with what is compared of it."""
 
     model: StoredModel
+    formats: tuple[Format, ...] = FORMATS
+    """In the order of preference."""
 
     @property
     def base(self) -> str:
@@ -87,15 +91,16 @@ class _IndexedModel:
 
     @cached_property
     def spellings(self) -> frozenset[str]:
-        """What a tag may call its quantisation."""
-        return frozenset({self.named, quantisation.without_prefix(self.named), self._stated} - {""})
+        """What a tag may call its quantisation, or its format."""
+        bare = quantisation.without_prefix(self.named)
+        return frozenset({self.named, bare, self._stated, self.model.format.upper()} - {""})
 
     @cached_property
-    def order(self) -> tuple[bool, int, int, str]:
-        """Its sort key: usable ones first, then by preference, store and path."""
+    def order(self) -> tuple[bool, int, int, int, str]:
+        """Its sort key: usable ones first, then by format, preference, store and path."""
         model = self.model
         rank, store = quantisation.rank(self.quantisation), _STORE_ORDER.index(model.store)
-        return model.error is not None, rank, store, str(model.path)
+        return model.error is not None, self.formats.index(model.format), rank, store, str(model.path)
 
     @property
     def _stated(self) -> str:
@@ -120,11 +125,13 @@ class StoredModelIndex:
     """Stored models, each index made when it is first asked."""
 
     stored: tuple[StoredModel, ...]
+    formats: tuple[Format, ...] = FORMATS
+    """In the order of preference where a name leaves the format open."""
 
     @cached_property
     def items(self) -> _Group:
         """All of them, to be compared."""
-        return tuple(map(_IndexedModel, self.stored))
+        return tuple(_IndexedModel(model, self.formats) for model in self.stored)
 
     @cached_property
     def by_name(self) -> _Groups:
@@ -190,11 +197,15 @@ class StoredModelIndex:
 
     def rank_of(self, model: StoredModel) -> int:
         """How many files of the same name come before this one."""
-        mine = _IndexedModel(model).order
+        mine = _IndexedModel(model, self.formats).order
         return sum(item.order < mine for item in self.by_name[fold(model.name)])
 
     def _called(self, name: str, tag: str | None, preferred: str | None) -> StoredMatch | NoMatch | None:
-        group = _tagged(self.by_name.get(name, ()), tag) or _tagged(self.by_base.get(name, ()), tag)
+        named = self.by_name.get(name, ())
+        # The name of a checkpoint says no quantisation: what differs from it in that alone is called so, too.
+        if any(item.model.format != "gguf" for item in named):
+            named = tuple(dict.fromkeys((*named, *self.by_base.get(name, ()))))
+        group = _tagged(named, tag) or _tagged(self.by_base.get(name, ()), tag)
         return _one_model(group, preferred) if group else None
 
     def _numbered(self, name: str) -> StoredMatch | NoMatch | None:
@@ -227,6 +238,11 @@ def _chosen(group: _Group, preferred: str | None) -> StoredMatch:
     quantisations = {item.quantisation for item in group}
     if len(quantisations) == 1:
         return StoredMatch(best.model, f"{best}, the first of {len(group)} such files")
+    formats = {item.model.format for item in group}
+    if len(formats) > 1 and quant not in best.spellings:
+        first = "the format that the configured engine prefers"
+        others = _listed(sorted(formats - {best.model.format}))
+        return StoredMatch(best.model, f"{best}: {best.model.format} is {first}, {others} would be here too")
     reason = "is configured" if quant in best.spellings else "comes first in the order of preference"
     others = _listed(sorted(quantisations - {best.quantisation, ""})) or "others"
     return StoredMatch(

@@ -40,17 +40,21 @@ class FolderWalk:
 
     def files(self, folder: str, suffix: str, depth: int) -> Iterator[FoundFile]:
         """Files with this suffix in a folder below the root and so many levels under it, by name."""
-        folders: list[str] = []
-        for entry in self.entries(folder):
-            if entry.name.lower().endswith(suffix):
-                found = self.file(folder, entry)
-                if found is not None:
-                    yield found
-                    continue
-            if depth > 0 and not entry.name.startswith(".") and _is_folder(entry):
-                folders.append(entry.path)
-        for inner in folders:
-            yield from self.files(inner, suffix, depth - 1)
+        for inner, entries in self.tree(folder, depth):
+            for entry in entries:
+                if entry.name.lower().endswith(suffix):
+                    found = self.file(inner, entry)
+                    if found is not None:
+                        yield found
+
+    def tree(self, folder: str, depth: int) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
+        """A folder below the root and those so many levels under it, each with what it holds, by name."""
+        entries = self.entries(folder)
+        yield folder, entries
+        if depth > 0:
+            for entry in entries:
+                if not entry.name.startswith(".") and _is_folder(entry):
+                    yield from self.tree(entry.path, depth - 1)
 
     def folders(self, folder: str) -> list[os.DirEntry[str]]:
         """The folders in a folder, by name."""
@@ -116,6 +120,8 @@ class ModelFiles:
     files: tuple[FoundFile, ...]
     hub_id: str | None = None
     error: str | None = None
+    folder: str | None = None
+    """Of a checkpoint, which is its folder; None for a file."""
 
 
 def group_files(files: Iterable[FoundFile], hub_id: str | None = None) -> Iterator[ModelFiles]:

@@ -117,7 +117,7 @@ class _AnswerEndpoint:
                 if is_streamed:
                     projection = answer_format.projection(call.reply, len(requests))
                     await stream_answers(
-                        answers, projection, send, self._settings, framing=answer_format.framing
+                        answers, projection, scope, send, self._settings, framing=answer_format.framing
                     )
                     return
                 whole = await answers.whole()

@@ -81,6 +81,8 @@ LOAD_S: Final = 0.5
 """The same where only the load changed: under work it always does."""
 _DEVICES_S: Final = 5.0
 """How old a reading of the devices may be."""
+_ENGINES_S: Final = 0.5
+"""How long a gateway may wait for what is installed here; it is told later otherwise."""
 _MAX_WAIT_S: Final = 30.0
 _DRAINING_WAIT_S: Final = 0.5
 """The same while the server drains: a waiting gateway must not hold it up."""
@@ -102,6 +104,7 @@ class FleetStateEndpoint:
         self._machine = machine
         self._devices: tuple[DeviceHealth, ...] = ()
         self._devices_s = -math.inf
+        self._engines: dict[str, tuple[str, ...]] | None = None
         self._state = NodeState(boot=membership.boot, version=0, status="loading")
         self._published_s = -math.inf
         self._checked_s = -math.inf
@@ -164,6 +167,7 @@ class FleetStateEndpoint:
             devices=devices,
             digest=self._membership.conversations.affinities(),
             epoch=self._membership.leases.epoch,
+            engines=self._engines or {},
         )
 
     async def _read_devices(self) -> tuple[DeviceHealth, ...]:
@@ -174,7 +178,19 @@ class FleetStateEndpoint:
             self._devices = tuple(
                 msgspec.convert(device, DeviceHealth, from_attributes=True) for device in readings
             )
+            if self._engines is None:
+                self._engines = await _installed(self._machine)
         return self._devices
+
+
+async def _installed(machine: MachineSource) -> dict[str, tuple[str, ...]] | None:
+    """The engines of the machine, which do not change; None while it cannot be described."""
+    try:
+        async with asyncio.timeout(_ENGINES_S):
+            described = await machine.describe()
+    except OSError:  # a timeout is one: a driver may keep the description waiting
+        return None
+    return {engine.name: engine.layout for engine in described.engines}
 
 
 def _urgent_part(state: NodeState) -> tuple[object, ...]:
@@ -183,7 +199,7 @@ def _urgent_part(state: NodeState) -> tuple[object, ...]:
         msgspec.structs.replace(model, in_flight=0, queued=0, last_used=None, memory_mb=0)
         for model in state.models
     )
-    return state.status, state.epoch, models, frozenset(state.digest)
+    return state.status, state.epoch, models, frozenset(state.digest), state.engines
 
 
 def _parse_query(query: bytes) -> tuple[int | None, float]:

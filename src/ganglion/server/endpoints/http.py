@@ -16,10 +16,11 @@ from ganglion.core.errors import BodyTooLarge, DeadlineExceeded, UnsupportedMedi
 from ganglion.core.events import Delta, Failed, Finished, Opened
 from ganglion.server.answers import Answers
 from ganglion.server.deadlines import Alarm
+from ganglion.server.endpoints.live_frames import FrameSink, LiveFrames
 from ganglion.server.gate import Gate
 from ganglion.server.middleware.errors import ClientGone
 from ganglion.server.middleware.principal import Principal
-from ganglion.server.middleware.scope import ABORT, header, principal
+from ganglion.server.middleware.scope import ABORT, WRITE_NOW, header, principal
 from ganglion.server.settings import ServerSettings
 from ganglion.wire.frame import SERVER_SENT_EVENTS, Comment, Frame, Framing, Projection
 
@@ -122,19 +123,10 @@ class _AnswerRecorder(Protocol):
         """The frames to end with, in place of these, once they may leave."""
 
 
-class _FrameSink(Protocol):
-    """Where the frames of an answer go."""
-
-    async def start(self) -> None:
-        """Say that an answer comes; from now on a failure is a frame."""
-
-    async def write(self, frames: Sequence[Frame | Comment], *, is_last: bool = False) -> None:
-        """Write frames; raises ReaderStalled when the client does not read them."""
-
-
 async def stream_answers(
     answers: Answers,
     projection: Projection,
+    scope: Scope,
     send: Send,
     settings: ServerSettings,
     *,
@@ -147,14 +139,14 @@ async def stream_answers(
     `ending` follows the projection's last frame: what belongs to the transport and not to the answer.
     """
     with closing(Alarm()) as alarm:
-        out = _ResponseSink(send, alarm, settings.stalled_reader_s, framing)
+        out = _ResponseSink(scope, send, alarm, settings, framing)
         await write_answers(answers, projection, out, settings, alarm=alarm, recorder=recorder, ending=ending)
 
 
 async def write_answers(
     answers: Answers,
     projection: Projection,
-    out: _FrameSink,
+    out: FrameSink,
     settings: ServerSettings,
     *,
     alarm: Alarm,
@@ -167,9 +159,11 @@ async def write_answers(
     if recorder is not None:
         await recorder.wait_begun()
     await out.start()
-    while not projection.is_done:
+    if not projection.is_done:
         await out.write(frames)
-        frames = await _next_frames(answers, projection, alarm.after(settings.keep_alive_s))
+        frames = await LiveFrames(projection, out, alarm, keep_alive_s=settings.keep_alive_s).until_last(
+            answers
+        )
     if recorder is not None:
         # Whatever it takes to keep an answer, only its end waits for it.
         await out.write(frames[:-1])
@@ -179,6 +173,7 @@ async def write_answers(
 
 async def send_frames(
     parts: AsyncGenerator[Sequence[Frame], None] | Sequence[Frame | Comment],
+    scope: Scope,
     send: Send,
     settings: ServerSettings,
     *,
@@ -186,7 +181,7 @@ async def send_frames(
 ) -> None:
     """Stream frames that are there, or that come by themselves, and an ending."""
     with closing(Alarm()) as alarm:
-        out = _ResponseSink(send, alarm, settings.stalled_reader_s, SERVER_SENT_EVENTS)
+        out = _ResponseSink(scope, send, alarm, settings, SERVER_SENT_EVENTS)
         await out.start()
         if isinstance(parts, Sequence):
             await out.write([*parts, *ending], is_last=True)
@@ -215,41 +210,46 @@ async def _until_first_byte(answers: Answers, projection: Projection, alarm: Ala
     return frames
 
 
-async def _next_frames(answers: Answers, projection: Projection, alarm: Alarm) -> list[Frame | Comment]:
-    """What comes next: the frames of the events that are there, or a sign of life."""
-    frames: list[Frame | Comment] = []
-    try:
-        with alarm:
-            while not frames:
-                for choice, event in await answers.take():
-                    frames += projection.feed(event, choice)
-                    if projection.is_done:
-                        return frames
-    except TimeoutError:
-        frames += projection.tick()
-    return frames
+def _never(_: bytes) -> bool:
+    return False
+
+
+def _nothing() -> None:
+    """Where nothing is written now, nothing waits."""
 
 
 class _ResponseSink:
     """The response as it is written, giving up on a client that does not read."""
 
-    def __init__(self, send: Send, alarm: Alarm, stalled_s: float, framing: Framing) -> None:
+    def __init__(
+        self, scope: Scope, send: Send, alarm: Alarm, settings: ServerSettings, framing: Framing
+    ) -> None:
         self._send = send
+        extension = scope.get("extensions", {}).get(WRITE_NOW, {})
+        self._write_now: Callable[[bytes], bool] = extension.get("write", _never)
+        self._flush: Callable[[], None] = extension.get("flush", _nothing)
         self._alarm = alarm
-        self._stalled_s = stalled_s
+        self._stalled_s = settings.stalled_reader_s
         self._framing = framing
 
     async def start(self) -> None:
         headers = stream_headers(self._framing)
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
 
+    def write_now(self, frames: Sequence[Frame | Comment]) -> bool:
+        return self._write_now(self._body(frames))
+
     async def write(self, frames: Sequence[Frame | Comment], *, is_last: bool = False) -> None:
-        body = b"".join([self._framing.encode(frame) for frame in frames])
+        body = self._body(frames)
+        self._flush()
         try:
             with self._alarm.after(self._stalled_s):
                 await self._send({"type": "http.response.body", "body": body, "more_body": not is_last})
         except TimeoutError:
             raise ReaderStalled from None
+
+    def _body(self, frames: Sequence[Frame | Comment]) -> bytes:
+        return b"".join([self._framing.encode(frame) for frame in frames])
 
 
 _AnswerBody = Callable[[bytes, Principal], Awaitable[bytes]]

@@ -20,7 +20,7 @@ from ganglion.server.settings import ServerSettings
 from ganglion.wire import health, models, openapi
 from ganglion.wire.headers import RETRY_AFTER
 from ganglion.wire.messages import anthropic_models
-from ganglion.wire.openapi import Json, Operation
+from ganglion.wire.operation import Json, Operation
 
 # Law: nothing on them comes from another origin, and nothing on them runs.
 

@@ -86,6 +86,7 @@ def _node_overview(view: NodeView, fleet: Fleet) -> NodeOverview:
             NodeDevice(device.index, device.name, device.total_mb, device.free_mb) for device in view.devices
         ),
         models=tuple(_replica_state(replica) for replica in view.replicas),
+        engines={name: tuple(sorted(fields)) for name, fields in view.engines.items()},
     )
 
 

@@ -12,16 +12,16 @@ from ganglion.core.engine import Engine, ModelState
 from ganglion.server.capabilities import capabilities_of
 from ganglion.server.fleet_membership import Leases
 from ganglion.server.gate import Gate
-from ganglion.server.grpc.caller import KeyAuthenticator
-from ganglion.server.grpc.handlers import generic_handler
+from ganglion.server.grpc.caller import CURRENT_CALLER, KeyAuthenticator
+from ganglion.server.grpc.handlers import gated_behaviours, generic_handler
 from ganglion.server.grpc.interceptor import CallInterceptor
 from ganglion.server.grpc.listener import GrpcListener, ListenAddress
-from ganglion.server.grpc.salience_service import SalienceService, gated_behaviours
+from ganglion.server.grpc.salience_service import SalienceService
 from ganglion.server.middleware.principal import KeyRing
 from ganglion.server.observed import ObservedSessions
 from ganglion.server.prometheus import Metrics, SessionCounts
 from ganglion.server.settings import ServerSettings
-from ganglion.sessions.service import EngineSessionService
+from ganglion.sessions.service import SessionService
 from ganglion.sessions.settings import SessionSettings
 from ganglion.wire.health import node_status
 from ganglion.wire.salience.service import SERVICE
@@ -49,7 +49,7 @@ class GrpcServer:
         self._listener = GrpcListener(
             settings, CallInterceptor(KeyAuthenticator(keys, leases or Leases()), settings, metrics)
         )
-        self._sessions: EngineSessionService | None = None
+        self._sessions: SessionService | None = None
 
     @property
     def address(self) -> ListenAddress:
@@ -62,7 +62,7 @@ class GrpcServer:
         measured = ObservedSessions(
             capabilities.sessions, self._settings.deadlines, self._metrics, engine.models
         )
-        sessions = self._sessions = EngineSessionService(
+        sessions = self._sessions = SessionService(
             measured, capabilities.reader, engine.models, session_settings
         )
         await sessions.start()
@@ -74,7 +74,8 @@ class GrpcServer:
             max_text_bytes=self._settings.max_body_bytes,
             is_strict=self._settings.is_strict,
         )
-        salience = generic_handler(SERVICE, gated_behaviours(service, self._gate))
+        behaviours = gated_behaviours(service.methods, self._gate, lambda method, _: CURRENT_CALLER.get())
+        salience = generic_handler(SERVICE, behaviours)
         await self._listener.start(salience, lambda: self._is_serving(engine.models()))
 
     async def close(self, within_s: float) -> None:

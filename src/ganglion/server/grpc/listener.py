@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 from msgspec import structs
 
-from ganglion.core.errors import GanglionError, InvalidRequest, Overloaded
+from ganglion.core.errors import InvalidRequest, Overloaded
 from ganglion.server.bind import BindFailed, UnusableCertificate, bind
 from ganglion.server.grpc.handlers import MethodBehaviour, generic_handler
 from ganglion.server.grpc.interceptor import CallInterceptor
@@ -52,7 +52,7 @@ class _HealthService:
         self, message: health_pb2.HealthCheckRequest, _: object
     ) -> health_pb2.HealthCheckResponse:
         if message.service not in self._services:
-            raise self._unknown(message.service)
+            raise _NoSuchService(f"There is no service {message.service[:200]!r} here.", param="service")
         return self._response()
 
     async def _list(self, _: health_pb2.HealthListRequest, __: object) -> health_pb2.HealthListResponse:
@@ -80,9 +80,6 @@ class _HealthService:
         if not is_known:
             return kinds(status=kinds.SERVICE_UNKNOWN)
         return kinds(status=kinds.SERVING if self._is_serving() else kinds.NOT_SERVING)
-
-    def _unknown(self, service: str) -> GanglionError:
-        return _NoSuchService(f"There is no service {service[:200]!r} here.", param="service")
 
 
 _OPTIONS: Final = (

@@ -1,20 +1,16 @@
 """The service `salience.v1.Salience` over the session service: each method reads and answers one message."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
-from contextlib import aclosing, nullcontext
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final, assert_never
 
-from google.protobuf.descriptor import MethodDescriptor
-
 from ganglion.core.engine import ModelState, PromptReader, ReadoutManifest
 from ganglion.core.errors import ContextLengthExceeded, InvalidValue, ReadoutNotFound
-from ganglion.core.events import Alternative, Progress, Token
-from ganglion.core.request import Request, Steering, TextPrompt
-from ganglion.server.gate import Gate
-from ganglion.server.grpc.caller import CURRENT_CALLER, RpcCaller
+from ganglion.core.events import Progress, Token
+from ganglion.core.request import Request, TextPrompt
+from ganglion.server.grpc.caller import RpcCaller
 from ganglion.server.grpc.chat_rendering import render_messages
-from ganglion.server.grpc.handlers import MethodBehaviour
 from ganglion.server.grpc.message_limits import SessionUploads
 from ganglion.server.grpc.parse import (
     MAX_APPENDED,
@@ -29,16 +25,15 @@ from ganglion.server.grpc.parse import (
     ttl_of,
 )
 from ganglion.server.middleware.model_lookup import known_model, only_model
+from ganglion.sessions.service import SessionService
 from ganglion.sessions.values import (
     GenerationDone,
     OpenedSession,
     SessionEvent,
-    SessionService,
     SessionSummary,
     SessionToken,
 )
 from ganglion.wire.salience import salience_pb2 as pb
-from ganglion.wire.salience.service import SERVICE
 
 _CHUNK_BYTES: Final = 2**20
 """Of a saved session in one message: well under what clients take by default, 4 MiB."""
@@ -93,14 +88,10 @@ def token(value: Token, *, is_prefill: bool) -> pb.Token:
         is_prefill=is_prefill,
         position=value.position,
         sampled_logprob=value.logprob,
-        top=_alternatives(value.top) if value.top else None,
+        top=[pb.Alternative(id=each.id, logprob=each.logprob, piece=each.piece) for each in value.top],
         readout=value.readout or None,
         piece=value.piece,
     )
-
-
-def _alternatives(top: Iterable[Alternative]) -> list[pb.Alternative]:
-    return [pb.Alternative(id=each.id, logprob=each.logprob, piece=each.piece) for each in top]
 
 
 def sessions(values: Iterable[SessionSummary]) -> pb.ListSessionsResponse:
@@ -118,15 +109,11 @@ def _session(value: SessionSummary) -> pb.SessionInfo:
         ttl_s=value.ttl_s,
         is_busy=value.is_busy,
         is_suspended=value.is_suspended,
-        steering=_steers(value.steering),
+        steering=[
+            pb.Steer(concept=each.concept, strength=each.strength, layers=each.layers or ())
+            for each in value.steering
+        ],
     )
-
-
-def _steers(values: Steering) -> list[pb.Steer]:
-    """The steering of a session."""
-    return [
-        pb.Steer(concept=each.concept, strength=each.strength, layers=each.layers or ()) for each in values
-    ]
 
 
 def chunks(data: bytes) -> Iterator[pb.SessionBytes]:
@@ -134,9 +121,6 @@ def chunks(data: bytes) -> Iterator[pb.SessionBytes]:
     for start in range(0, len(data), _CHUNK_BYTES):
         yield pb.SessionBytes(data=data[start : start + _CHUNK_BYTES])
 
-
-UNGATED_METHODS: Final = frozenset({"ListSessions", "CloseSession", "GetReadoutManifest"})
-"""Methods that do no work: they answer also while the server drains."""
 
 _MAX_DETOKENIZED: Final = 2**20
 _FEW_TOKENS: Final = 2**16
@@ -325,25 +309,3 @@ class SalienceService:
     def _named(self, model: str) -> str:
         """The model that is meant; left out, it is the only one that is loaded."""
         return model_of(model) if model else only_model(self._models())
-
-
-def gated_behaviours(service: SalienceService, gate: Gate) -> dict[str, MethodBehaviour]:
-    """The methods as gRPC calls them, counted by the gate where they are work."""
-    return {method.name: _behaviour(method, service.methods[method.name], gate) for method in SERVICE.methods}
-
-
-def _behaviour(method: MethodDescriptor, answer: _SalienceMethod, gate: Gate) -> MethodBehaviour:
-    def admitted() -> Any:
-        return nullcontext() if method.name in UNGATED_METHODS else gate.admit()
-
-    async def whole(message: Any, _: object) -> Any:
-        with admitted():
-            return await answer(message, CURRENT_CALLER.get())
-
-    async def stream(message: Any, _: object) -> AsyncGenerator[Any, None]:
-        with admitted():
-            async with aclosing(answer(message, CURRENT_CALLER.get())) as answers:
-                async for each in answers:
-                    yield each
-
-    return stream if method.server_streaming else whole

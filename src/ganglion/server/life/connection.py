@@ -6,9 +6,11 @@ Law: a request's head is bounded in bytes and in time, and what is not HTTP gets
 import asyncio
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import ClassVar, Final
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
@@ -16,7 +18,8 @@ from websockets.http11 import Request
 from ganglion.core.errors import GanglionError, HeadersTooLarge, InvalidRequest, Overloaded
 from ganglion.engines.fair_semaphore import FairPermit, FairSemaphore
 from ganglion.gateway.proxy.body_budget import SMALL_BYTES, body_budget, wait_for_room
-from ganglion.server.middleware.scope import ABORT
+from ganglion.gateway.upstream.write_coalescer import WriteCoalescer
+from ganglion.server.middleware.scope import ABORT, WRITE_NOW
 from ganglion.wire import openai_errors
 from ganglion.wire.error_format import error_headers
 from ganglion.wire.headers import API_KEY
@@ -32,7 +35,10 @@ _MAX_PIPELINED = 64
 class _BoundedHttpProtocol(HttpToolsProtocol):
     """HTTP/1.1 with bounded heads, bounded idling and a way to cut a stalled reader."""
 
-    max_connections: int
+    max_connections: ClassVar[int]
+    writes: ClassVar[WriteCoalescer]
+    """What is written in one round of the event loop leaves together: a step's tokens for all connections are
+    made first and sent then, each with its code still in the processor's cache."""
     _head_bytes = 0
     _is_in_head = True
     _head_timer: asyncio.TimerHandle | None = None
@@ -71,7 +77,13 @@ class _BoundedHttpProtocol(HttpToolsProtocol):
         if size > MAX_HEAD_BYTES:
             self._refuse(HeadersTooLarge(f"The request's head is larger than {MAX_HEAD_BYTES} bytes."))
             return
-        self.scope["extensions"] = {ABORT: {"abort": self.transport.abort}}
+        self.scope["extensions"] = {
+            ABORT: {"abort": self.transport.abort},
+            WRITE_NOW: {
+                "write": partial(_write_chunk, self.writes, self.transport, self.flow),
+                "flush": self.writes.flush,
+            },
+        }
         super().on_headers_complete()
         if self._should_upgrade():
             return  # what follows is a WebSocket's
@@ -119,9 +131,21 @@ class _BoundedHttpProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
+def _write_chunk(
+    writes: WriteCoalescer, transport: asyncio.Transport, flow: FlowControl, part: bytes
+) -> bool:
+    """Write part of a chunked body as uvicorn's `send` would, unless that would wait; returns whether."""
+    if flow.write_paused:
+        return False
+    if part:
+        writes.send(transport, b"%x\r\n%b\r\n" % (len(part), part))
+    return True
+
+
 def protocol_class(max_connections: int) -> type[_BoundedHttpProtocol]:
     """The protocol of a server that holds at most so many connections."""
-    return type("BoundedProtocol", (_BoundedHttpProtocol,), {"max_connections": max_connections})
+    fields = {"max_connections": max_connections, "writes": WriteCoalescer()}
+    return type("BoundedProtocol", (_BoundedHttpProtocol,), fields)
 
 
 class _AbortableWebSocket(WebSocketsSansIOProtocol):

@@ -14,8 +14,9 @@ from typing import Final
 
 from ganglion.core.errors import GanglionError, StorageFull, StoreUnavailable, StoreUnusable
 from ganglion.server.state import AppState
+from ganglion.store.database import Store
 from ganglion.store.opening import store_at
-from ganglion.store.response_store import AbandonedResponse, Retention, Store, StoredEvent
+from ganglion.store.response_store import AbandonedResponse, Retention, StoredEvent
 from ganglion.store.upkeep import InterruptedResponse, interrupt_unfinished, keep_swept
 from ganglion.wire.responses.stored import interrupted, last_frames
 

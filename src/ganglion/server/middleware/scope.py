@@ -12,6 +12,10 @@ IDENTIFY = "ganglion.identify"
 """Keys in the scope: the id under which a request is logged, whose it is, and a call that says it anew."""
 ABORT = "ganglion.abort"
 """The extension by which a connection can be cut without waiting for its unread bytes."""
+WRITE_NOW = "ganglion.write_now"
+"""The extension whose `write` takes part of a body that has begun, unless the client's connection is full,
+and says whether it did. It leaves with this round of the event loop, or at a `flush`, which must precede
+whatever goes through `send`: the end of the body, and all that may have to wait."""
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:

@@ -20,7 +20,8 @@ from ganglion.server.responses.responses_service import (
 )
 from ganglion.server.settings import ServerSettings
 from ganglion.server.state import AppState
-from ganglion.store.response_store import Store, StoredEvent
+from ganglion.store.database import Store
+from ganglion.store.response_store import StoredEvent
 from ganglion.wire.frame import Frame
 from ganglion.wire.responses.stored import last_frames, named_frame
 

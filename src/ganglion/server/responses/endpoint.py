@@ -153,17 +153,17 @@ class ResponsesEndpoint:
         try:
             async with answers_to(exchange, self._engine) as answers:
                 await stream_answers(
-                    answers, projection, send, self._settings, recorder=recorder, ending=ENDING
+                    answers, projection, scope, send, self._settings, recorder=recorder, ending=ENDING
                 )
         except ContextLengthExceeded as error:
             if not is_codex(scope):
                 raise
             frames = projection.feed(Failed(error))
-            await send_frames(await recorder.record_end(frames), send, self._settings, ending=ENDING)
+            await send_frames(await recorder.record_end(frames), scope, send, self._settings, ending=ENDING)
 
     async def _follow(self, run: BackgroundRun, scope: Scope, receive: Receive, send: Send) -> None:
         if run.exchange.call.is_streamed:
-            following = send_frames(run.follow(), send, self._settings, ending=ENDING)
+            following = send_frames(run.follow(), scope, send, self._settings, ending=ENDING)
             await while_connected(scope, receive, following)
         else:
             await json_response(await run.snapshot())(scope, receive, send)

@@ -6,7 +6,8 @@ from typing import NoReturn
 
 from ganglion.core.errors import ConversationNotFound, InvalidValue, PreviousResponseNotFound
 from ganglion.server.responses.ids import response_of
-from ganglion.store.response_store import MAX_CHAIN, MAX_CHAIN_BYTES, Store, StoredResponse
+from ganglion.store.database import Store
+from ganglion.store.response_store import MAX_CHAIN, MAX_CHAIN_BYTES, StoredResponse
 from ganglion.wire.responses import Item, ParsedResponsesBody, items_of
 from ganglion.wire.responses.items import CustomToolCallItem, FunctionCallItem
 from ganglion.wire.responses.stored import output_of

@@ -24,7 +24,8 @@ from ganglion.server.middleware.scope import principal
 from ganglion.server.responses.background import SAVE_EVENTS_S, BackgroundRun, BackgroundRuns
 from ganglion.server.responses.ids import new_id
 from ganglion.server.settings import ServerSettings
-from ganglion.store.response_store import NewItem, Store, StoredConversation, StoredResponse
+from ganglion.store.database import Store
+from ganglion.store.response_store import NewItem, StoredConversation, StoredResponse
 from ganglion.wire.frame import Frame
 from ganglion.wire.responses import ENDING, Item, items_of, kept_items
 from ganglion.wire.responses.stored import (
@@ -123,7 +124,7 @@ class StoredResponseEndpoints:
                     param="stream",
                 )
         frames = self._replayed(request, after) if run is None else run.follow(after)
-        await while_connected(scope, receive, send_frames(frames, send, self._settings, ending=ENDING))
+        await while_connected(scope, receive, send_frames(frames, scope, send, self._settings, ending=ENDING))
 
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/responses/{id}`; one that runs is cancelled first."""

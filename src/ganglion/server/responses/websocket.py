@@ -158,6 +158,10 @@ class _WebSocketChannel:
     async def start(self) -> None:
         """Do nothing: a socket has no headers to send."""
 
+    def write_now(self, frames: Sequence[Frame | Comment]) -> bool:
+        """Write nothing: a socket's messages are sent one by one."""
+        return False
+
     async def write(self, frames: Sequence[Frame | Comment], *, is_last: bool = False) -> None:
         """Send frames, each in a message."""
         for frame in frames:

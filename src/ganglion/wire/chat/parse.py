@@ -74,7 +74,9 @@ def parse(body: bytes, context: ParseContext) -> ParsedCall[ChatReplyContext]:
     """Read a body, or raise the InvalidRequest that names the first thing wrong with it."""
     unknown = _POLICY.check(body, is_strict=context.is_strict)
     fields = decode(_body, body)
-    check_prompt_logprobs(fields.prompt_logprobs, is_streamed=bool(fields.stream))
+    is_streamed = bool(fields.stream)
+    if fields.prompt_logprobs is not None:
+        check_prompt_logprobs(fields.prompt_logprobs, is_streamed=is_streamed)
     prompt, top_logprobs = _prompt(fields), _top_logprobs(fields)
     request = request_of(
         fields,
@@ -90,7 +92,7 @@ def parse(body: bytes, context: ParseContext) -> ParsedCall[ChatReplyContext]:
         created_s=int(context.created_s),
         model=fields.model,
         fingerprint=context.fingerprint,
-        usage_reporting=usage_reporting(fields.stream_options, is_streamed=bool(fields.stream)),
+        usage_reporting=usage_reporting(fields.stream_options, is_streamed=is_streamed),
         shows_thought=context.shows_thought,
         has_logprobs=top_logprobs is not None,
         prompt_logprobs=fields.prompt_logprobs,
@@ -101,7 +103,7 @@ def parse(body: bytes, context: ParseContext) -> ParsedCall[ChatReplyContext]:
     )
     requests = _scored(_choices(request, fields.n or 1), fields.prompt_logprobs)
     ignored = ("'store' of a chat, which is kept nowhere (/v1/responses keeps)",) if fields.store else ()
-    return ParsedCall(requests, reply, bool(fields.stream), unknown, ignored)
+    return ParsedCall(requests, reply, is_streamed, unknown, ignored)
 
 
 def _scored(requests: tuple[Request, ...], prompt_logprobs: int | None) -> tuple[Request, ...]:
@@ -123,7 +125,8 @@ def _choices(request: Request, count: int) -> tuple[Request, ...]:
 
 
 def _top_logprobs(fields: ChatBody) -> int | None:
-    check_alternatives(fields.top_logprobs, "top_logprobs")
+    if fields.top_logprobs is not None:
+        check_alternatives(fields.top_logprobs, "top_logprobs")
     if fields.top_logprobs and not fields.logprobs:
         raise InvalidValue("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
     return (fields.top_logprobs or 0) if fields.logprobs else None

@@ -94,6 +94,7 @@ def _logprobs(answer: Answer) -> ChoiceLogprobs:
 _encode = msgspec.json.Encoder().encode
 _ROLE = ChoiceDelta(role="assistant", content="")
 _NOTHING = ChoiceDelta()
+_EMPTY_TEXT = ChoiceDelta(content="")
 
 
 def chat_projection(reply: ChatReplyContext, choices: int = 1) -> ChunkProjection:
@@ -129,6 +130,8 @@ class _ChatChunks:
     readout_concepts: int = 0
     so_far: Usage = Usage(0, 0)
     """Tokens that are not shown are counted at the end."""
+    around_text: tuple[bytes, bytes] | None = None
+    """A chunk of text, before and after the text."""
     prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
     """What is still to be told of the prompt: with the role, or with the end where that went out before."""
 
@@ -166,8 +169,8 @@ class _ChatChunks:
         readout: list[TokenReadout] | UnsetType = UNSET
         if reply.has_readout:
             readout = readouts_of(tokens, self.readout_concepts) or UNSET
-        if not text and logprobs is None and readout is UNSET:
-            return []
+        if logprobs is None and readout is UNSET and (self.kind == "text" or not text):
+            return self._plain(text) if text else []
         match self.kind:
             case "text":
                 delta = ChoiceDelta(content=text)
@@ -186,6 +189,14 @@ class _ChatChunks:
                 return [self._called(ToolCallDelta(index=index, function=FunctionDelta(text)), readout)]
             case _:
                 assert_never(self.kind)
+
+    def _plain(self, text: str) -> list[Frame]:
+        """A chunk of which only the text is new, as most of an answer is: the rest is encoded once."""
+        if self.around_text is None or self.reply.usage_reporting == "always":
+            before, _, after = self._chunk(ChunkChoice(self.index, _EMPTY_TEXT)).data.rpartition(b'""')
+            self.around_text = before, after
+        before, after = self.around_text
+        return [Frame(b"%b%b%b" % (before, _encode(text), after))]
 
     def finish(self, finished: Finished) -> list[Frame]:
         frames = self.tick()

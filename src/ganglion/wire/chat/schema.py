@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from ganglion.core.events import Alternative, FinishReason, Token
+from ganglion.core.events import FinishReason, Token
 from ganglion.core.request import Effort
 from ganglion.wire.chat.chat_tools import ChatFunction, ChatTool, FunctionChoice, ToolChoice
 from ganglion.wire.chunk_stream import ChunkContext
@@ -18,7 +18,7 @@ from ganglion.wire.fields import (
     TokenCount,
 )
 from ganglion.wire.generation_fields import GenerationFields
-from ganglion.wire.logprobs import AlternativeCount, PromptLogprobs, json_logprob, token_text
+from ganglion.wire.logprobs import AlternativeCount, PromptLogprobs, told_logprobs
 from ganglion.wire.readout import TokenReadout
 from ganglion.wire.usage import CompletionUsage
 
@@ -178,29 +178,12 @@ class ChatCompletion(Struct, frozen=True, kw_only=True):
 
 def logprobs_of(tokens: Iterable[Token]) -> ChoiceLogprobs:
     """The tokens' probabilities as this wire tells them."""
-    return ChoiceLogprobs(
-        [
-            ChatTokenLogprob(
-                token_text(token.piece),
-                json_logprob(token.logprob),
-                list(token.piece),
-                [_top(alternative) for alternative in token.top],
-            )
-            for token in tokens
-            if token.logprob is not None
-        ]
-    )
+    return ChoiceLogprobs(told_logprobs(tokens, ChatTokenLogprob, ChatTopLogprob))
 
 
 def finish_of(reason: FinishReason, reply: ChatReplyContext) -> _ChatFinish:
     """The finish reason that a client of this wire knows."""
     return "function_call" if reply.is_legacy and reason == "tool_calls" else reason
-
-
-def _top(alternative: Alternative) -> ChatTopLogprob:
-    return ChatTopLogprob(
-        token_text(alternative.piece), json_logprob(alternative.logprob), list(alternative.piece)
-    )
 
 
 class ChatTextPart(Struct, frozen=True, tag_field="type", tag="text"):

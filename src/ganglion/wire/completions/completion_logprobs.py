@@ -29,19 +29,14 @@ class TextOffsets:
     """The offsets of tokens in the text, in characters; a part of a character begins with it."""
 
     def __init__(self, start: int = 0) -> None:
-        self._length = start
+        self.end = start
         self._decoder = _decoder("replace")
 
     def of(self, token: Token) -> int:
         """The offset of the next token."""
-        before = self._length
-        self._length += len(self._decoder.decode(token.piece))
+        before = self.end
+        self.end += len(self._decoder.decode(token.piece))
         return before
-
-    @property
-    def end(self) -> int:
-        """The offset after the last token."""
-        return self._length
 
 
 def completion_logprobs(

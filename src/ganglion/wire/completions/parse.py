@@ -38,8 +38,10 @@ def parse(body: bytes, context: ParseContext) -> ParsedCall[CompletionReplyConte
     unknown = _POLICY.check(body, is_strict=context.is_strict)
     fields = decode(_body, body)
     is_streamed, per_prompt = bool(fields.stream), fields.n or 1
-    check_prompt_logprobs(fields.prompt_logprobs, is_streamed=is_streamed)
-    check_alternatives(fields.logprobs, "logprobs")
+    if fields.prompt_logprobs is not None:
+        check_prompt_logprobs(fields.prompt_logprobs, is_streamed=is_streamed)
+    if fields.logprobs is not None:
+        check_alternatives(fields.logprobs, "logprobs")
     _check_best_of(fields)
     prompts = _prompts(fields)
     if len(prompts) * per_prompt > MAX_PROMPTS:

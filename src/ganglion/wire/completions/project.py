@@ -28,15 +28,9 @@ from ganglion.wire.usage import CompletionUsage, usage_of
 
 def body(answers: Sequence[Answer], reply: CompletionReplyContext) -> bytes:
     """The whole answer; `answers` holds n for each prompt, in order."""
-    completion = Completion(
-        id=reply.id,
-        created=reply.created_s,
-        model=reply.model,
-        system_fingerprint=reply.fingerprint,
-        choices=tuple(_choice(index, answers, reply) for index in range(len(answers))),
-        usage=usage_of([answer.finished.usage for answer in answers], reply.per_prompt),
-    )
-    return _encode(completion)
+    choices = tuple(_choice(index, answers, reply) for index in range(len(answers)))
+    usage = usage_of([answer.finished.usage for answer in answers], reply.per_prompt)
+    return _completion(reply, choices, usage)
 
 
 def _choice(index: int, answers: Sequence[Answer], reply: CompletionReplyContext) -> CompletionChoice:
@@ -76,14 +70,14 @@ def completion_projection(reply: CompletionReplyContext, choices: int = 1) -> Ch
 
 
 def _usage_frame(reply: CompletionReplyContext, usages: list[Usage]) -> Frame:
-    return _frame(reply, (), usage_of(usages, reply.per_prompt))
+    return Frame(_completion(reply, (), usage_of(usages, reply.per_prompt)))
 
 
-def _frame(
+def _completion(
     reply: CompletionReplyContext,
     choices: tuple[CompletionChoice, ...],
     usage: CompletionUsage | UnsetType | None,
-) -> Frame:
+) -> bytes:
     completion = Completion(
         id=reply.id,
         created=reply.created_s,
@@ -92,7 +86,7 @@ def _frame(
         choices=choices,
         usage=usage,
     )
-    return Frame(_encode(completion))
+    return _encode(completion)
 
 
 @dataclass(slots=True)
@@ -176,4 +170,5 @@ class _CompletionChunks:
 
     def _chunk(self, choice: CompletionChoice) -> Frame:
         is_running = self.reply.usage_reporting == "always"
-        return _frame(self.reply, (choice,), usage_of([self.so_far]) if is_running else self.no_usage)
+        usage = usage_of([self.so_far]) if is_running else self.no_usage
+        return Frame(_completion(self.reply, (choice,), usage))

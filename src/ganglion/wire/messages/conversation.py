@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import assert_never
 
-from ganglion.core.errors import InvalidValue, UnsupportedParameter, VisionUnsupported
+from ganglion.core.errors import InvalidValue, UnsupportedParameter
 from ganglion.core.request import Message, ToolCall
 from ganglion.wire.decode import read_object
+from ganglion.wire.fields import vision_unsupported
 from ganglion.wire.messages.hosted_blocks import (
     CompactionBlock,
     ContainerUploadBlock,
@@ -226,11 +227,7 @@ class _Reader:
             case DocumentBlock():
                 return self._document(block, path)
             case MessagesImageBlock():
-                raise VisionUnsupported(
-                    f"The model {self.model!r} reads text only, and '{path}' is an image.",
-                    param=path,
-                    extras={"model": self.model, "suggestion": "send text only"},
-                )
+                raise vision_unsupported(self.model, path)
             case _:
                 assert_never(block)
 

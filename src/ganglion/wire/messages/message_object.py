@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, convert
 
 from ganglion.core.events import Finished, Usage
 from ganglion.wire.seal import HmacSeal
@@ -171,9 +171,4 @@ def usage_of(usage: Usage) -> MessageUsage:
 
 def delta_usage_of(usage: Usage) -> DeltaUsage:
     """The same counts for the end of a stream."""
-    return DeltaUsage(
-        input_tokens=usage.prompt_tokens - usage.cached_tokens,
-        cache_read_input_tokens=usage.cached_tokens,
-        output_tokens=usage.completion_tokens,
-        output_tokens_details=OutputTokensDetails(usage.reasoning_tokens),
-    )
+    return convert(usage_of(usage), DeltaUsage, from_attributes=True)

@@ -114,16 +114,11 @@ class MessagesProjection:
         self._is_block_out = False
         self._index = -1
         self._thoughts: list[str] = []
-        self._is_done = False
-
-    @property
-    def is_done(self) -> bool:
-        """Whether `message_stop` or an error has been handed out."""
-        return self._is_done
+        self.is_done = False
 
     def feed(self, event: Event, choice: int = 0) -> list[Frame]:
         """The frames that this event adds; none once the stream is done."""
-        if self._is_done:
+        if self.is_done:
             return []
         match event:
             case Delta(text=text):
@@ -135,7 +130,7 @@ class MessagesProjection:
             case Progress() | Scored():
                 return []
             case Finished() | Failed():
-                self._is_done = True
+                self.is_done = True
                 return self._end(event)
             case _:
                 assert_never(event)

@@ -123,7 +123,10 @@ def _digest_of(model_id: str) -> str:
 
 def parse_show(body: bytes) -> str:
     """The model that is asked about."""
-    fields = decode(_show, body)
+    return _named(decode(_show, body))
+
+
+def _named(fields: OllamaShowBody | OllamaPullBody) -> str:
     name = fields.model or fields.name
     if name is None:
         raise MissingParameter("The parameter 'model' is required.", param="model")
@@ -256,10 +259,7 @@ class OllamaPulled(Struct, frozen=True, kw_only=True):
 def parse_pull(body: bytes) -> tuple[str, bool]:
     """The model that is asked for, and whether its progress is streamed."""
     fields = decode(_body, body)
-    name = fields.model or fields.name
-    if name is None:
-        raise MissingParameter("The parameter 'model' is required.", param="model")
-    return name, fields.stream is not False
+    return _named(fields), fields.stream is not False
 
 
 def pull_begun() -> Frame:

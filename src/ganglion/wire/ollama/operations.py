@@ -1,7 +1,8 @@
 """The operations of Ollama's wire, as the OpenAPI document has them."""
 
-import msgspec
+from functools import partial
 
+from ganglion.wire import operation
 from ganglion.wire.ollama.embed import OllamaEmbeddingsReply, OllamaEmbedReply
 from ganglion.wire.ollama.errors import OllamaError
 from ganglion.wire.ollama.ollama_models import (
@@ -21,77 +22,29 @@ from ganglion.wire.ollama.schema import (
     OllamaPullBody,
     OllamaShowBody,
 )
-from ganglion.wire.operation import JSON, Json, Operation, Shapes, json_answer, ref
+from ganglion.wire.operation import Operation, streamed_answer
 
+_get = partial(operation.get, failures=(OllamaError,))
+_post = partial(operation.post, failures=(OllamaError,))
+_lines = partial(streamed_answer, media_type="application/x-ndjson")
 
-def _lines(description: str, shape: type[msgspec.Struct]) -> Json:
-    """A JSON body that is one such object a line where it streams."""
-    schema: Json = {"schema": ref(shape.__name__)}
-    return {"description": description, "content": {JSON: schema, "application/x-ndjson": {}}}
-
-
-def _ollama(
-    method: str, path: str, summary: str, answer: Json, body: type[msgspec.Struct] | None = None
-) -> Operation:
-    name = None if body is None else body.__name__
-    return Operation(method, f"/api/{path}", summary, {"200": answer}, body=name, failures=(OllamaError,))
-
-
-SHAPES: Shapes = (
-    OllamaChatBody,
-    OllamaGenerateBody,
-    OllamaEmbedBody,
-    OllamaEmbeddingsBody,
-    OllamaShowBody,
-    OllamaChatReply,
-    OllamaGenerateReply,
-    OllamaEmbedReply,
-    OllamaEmbeddingsReply,
-    OllamaShown,
-    OllamaPullBody,
-    OllamaPulled,
-    OllamaTags,
-    OllamaProcesses,
-    OllamaVersion,
-    OllamaError,
-)
+_CHAT = "Answer a conversation in Ollama's words, as a stream unless told otherwise."
+_GENERATE = "Answer or continue a text in Ollama's words."
+_EMBEDDINGS = "Turn one text into a vector, the older way."
 
 OPERATIONS: tuple[Operation, ...] = (
-    _ollama(
-        "post",
-        "chat",
-        "Answer a conversation in Ollama's words, as a stream unless told otherwise.",
-        _lines("The answer.", OllamaChatReply),
-        OllamaChatBody,
+    _post("/api/chat", _CHAT, _lines("The answer.", OllamaChatReply), body=OllamaChatBody),
+    _post("/api/generate", _GENERATE, _lines("The answer.", OllamaGenerateReply), body=OllamaGenerateBody),
+    _post("/api/embed", "Turn texts into vectors.", "The vectors.", OllamaEmbedReply, body=OllamaEmbedBody),
+    _post("/api/embeddings", _EMBEDDINGS, "The vector.", OllamaEmbeddingsReply, body=OllamaEmbeddingsBody),
+    _post("/api/show", "Describe a model.", "The model.", OllamaShown, body=OllamaShowBody),
+    _post(
+        "/api/pull",
+        "Fetch and load a model.",
+        _lines("How it got here.", OllamaPulled),
+        body=OllamaPullBody,
     ),
-    _ollama(
-        "post",
-        "generate",
-        "Answer or continue a text in Ollama's words.",
-        _lines("The answer.", OllamaGenerateReply),
-        OllamaGenerateBody,
-    ),
-    _ollama(
-        "post",
-        "embed",
-        "Turn texts into vectors.",
-        json_answer("The vectors.", OllamaEmbedReply),
-        OllamaEmbedBody,
-    ),
-    _ollama(
-        "post",
-        "embeddings",
-        "Turn one text into a vector, the older way.",
-        json_answer("The vector.", OllamaEmbeddingsReply),
-        OllamaEmbeddingsBody,
-    ),
-    _ollama("post", "show", "Describe a model.", json_answer("The model.", OllamaShown), OllamaShowBody),
-    _ollama(
-        "post", "pull", "Fetch and load a model.", _lines("How it got here.", OllamaPulled), OllamaPullBody
-    ),
-    _ollama("get", "tags", "List the models.", json_answer("The models.", OllamaTags)),
-    _ollama("get", "ps", "List the models in memory.", json_answer("The models.", OllamaProcesses)),
-    _ollama(
-        "get", "version", "Name the version of Ollama's API.", json_answer("The version.", OllamaVersion)
-    ),
+    _get("/api/tags", "List the models.", "The models.", OllamaTags),
+    _get("/api/ps", "List the models in memory.", "The models.", OllamaProcesses),
+    _get("/api/version", "Name the version of Ollama's API.", "The version.", OllamaVersion),
 )

@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from ganglion.core.errors import InvalidValue, VisionUnsupported
+from ganglion.core.errors import InvalidValue
 from ganglion.core.request import (
     ChatPrompt,
     Constraint,
@@ -22,6 +22,7 @@ from ganglion.core.request import (
 from ganglion.wire.answer_format import ParseContext, ParsedCall
 from ganglion.wire.decode import decode
 from ganglion.wire.field_policy import FieldPolicy
+from ganglion.wire.fields import vision_unsupported
 from ganglion.wire.ollama.options import (
     HINTS,
     IGNORED_OPTIONS,
@@ -71,7 +72,7 @@ def parse_generate(body: bytes, context: ParseContext) -> ParsedCall[OllamaReply
     unknown = check_fields(body, OllamaGenerateBody, is_strict=context.is_strict)
     fields = decode(_generate, body)
     if fields.images:
-        raise _vision_unsupported("images", fields.model)
+        raise vision_unsupported(fields.model, "images", "holds")
     prompt = _prompt(fields) if fields.prompt or fields.suffix else None
     return _call(fields, prompt, "generate", context, unknown)
 
@@ -190,7 +191,7 @@ def _messages(params: list[OllamaMessage], model: str) -> tuple[Message, ...]:
     waiting: list[ToolCall] = []
     for place, message in enumerate(params):
         if message.images:
-            raise _vision_unsupported(f"messages[{place}].images", model)
+            raise vision_unsupported(model, f"messages[{place}].images", "holds")
         calls = _calls(message, place)
         waiting = list(calls) or waiting
         call_id = message.tool_call_id
@@ -236,11 +237,3 @@ def _answered(waiting: list[ToolCall], name: str | None) -> str | None:
         return None
     waiting.remove(named)
     return named.call_id
-
-
-def _vision_unsupported(path: str, model: str) -> VisionUnsupported:
-    return VisionUnsupported(
-        f"The model {model!r} reads text only, and '{path}' holds an image.",
-        param=path,
-        extras={"model": model, "suggestion": "send text only"},
-    )

@@ -53,16 +53,11 @@ class OllamaProjection:
         self._opened: Opened | None = None
         self._arguments: list[str] = []
         self._calls = 0
-        self._is_done = False
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the line with `done: true` or an error has been handed out."""
-        return self._is_done
+        self.is_done = False
 
     def feed(self, event: Event, choice: int = 0) -> list[Frame]:
         """The lines that this event adds; none once the stream is done."""
-        if self._is_done:
+        if self.is_done:
             return []
         match event:
             case Delta(text=text, tokens=tokens):
@@ -75,7 +70,7 @@ class OllamaProjection:
             case Progress() | Started() | Scored():
                 return []
             case Finished() | Failed():
-                self._is_done = True
+                self.is_done = True
                 return [Frame(self._last(event))]
             case _:
                 assert_never(event)

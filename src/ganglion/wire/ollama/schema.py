@@ -3,18 +3,17 @@
 Null means the same as absent everywhere.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, TypedDict
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-from ganglion.core.events import Alternative, Finished, Token
+from ganglion.core.events import Finished, Token
 from ganglion.core.request import Effort
 from ganglion.wire.fields import ModelName, SamplerFields, TokenCount
-from ganglion.wire.logprobs import json_logprob, token_text
+from ganglion.wire.logprobs import told_logprobs
 
 DoneReason = Literal["stop", "length", "load", "unload"]
 _encode = msgspec.json.Encoder().encode
@@ -108,16 +107,8 @@ class OllamaGenerateReply(Struct, frozen=True, kw_only=True):
     eval_duration: int | UnsetType = UNSET
 
 
-class OllamaEnding(TypedDict, total=False):
-    """The fields of the last line alone."""
-
-    done_reason: DoneReason
-    total_duration: int
-    load_duration: int
-    prompt_eval_count: int
-    prompt_eval_duration: int
-    eval_count: int
-    eval_duration: int
+OllamaEnding = dict[str, Any]
+"""The fields of the last line alone, `done_reason` and what follows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,32 +123,20 @@ class OllamaPart:
 
 def encode_line(reply: OllamaReplyContext, part: OllamaPart, end: OllamaEnding | None = None) -> bytes:
     """One line, in the words of the route that asked; `end` makes it the last."""
-    ending: OllamaEnding = end or {}
     thinking = part.thinking or UNSET
-    logprobs = _logprobs_of(part.tokens) if reply.has_logprobs and part.tokens else UNSET
+    fields: dict[str, Any] = {
+        "model": reply.model,
+        "created_at": reply.created_at,
+        "logprobs": told_logprobs(part.tokens, _logprob, OllamaAlternative)
+        if reply.has_logprobs and part.tokens
+        else UNSET,
+        "done": end is not None,
+        **(end or {}),
+    }
     if reply.route == "chat":
         said = OllamaReplyMessage(content=part.text, thinking=thinking, tool_calls=part.calls or UNSET)
-        return _encode(
-            OllamaChatReply(
-                model=reply.model,
-                created_at=reply.created_at,
-                message=said,
-                logprobs=logprobs,
-                done=end is not None,
-                **ending,
-            )
-        )
-    return _encode(
-        OllamaGenerateReply(
-            model=reply.model,
-            created_at=reply.created_at,
-            response=part.text,
-            thinking=thinking,
-            logprobs=logprobs,
-            done=end is not None,
-            **ending,
-        )
-    )
+        return _encode(OllamaChatReply(message=said, **fields))
+    return _encode(OllamaGenerateReply(response=part.text, thinking=thinking, **fields))
 
 
 def end_of(finished: Finished) -> OllamaEnding:
@@ -183,20 +162,6 @@ def call_of(index: int, call_id: str | None, name: str | None, arguments: str) -
     return OllamaReplyToolCall(call_id or "", OllamaReplyFunction(index, name or "", read))
 
 
-def _logprobs_of(tokens: Iterable[Token]) -> list[OllamaLogprob]:
-    """The tokens' probabilities as this wire tells them."""
-    return [
-        OllamaLogprob(
-            token_text(token.piece),
-            json_logprob(token.logprob),
-            list(token.piece),
-            [_alternative(each) for each in token.top] or UNSET,
-        )
-        for token in tokens
-        if token.logprob is not None
-    ]
-
-
 def moment(seconds: float) -> str:
     """Seconds since the epoch as RFC 3339 writes them, within its years."""
     within = min(max(seconds, 0), _LAST_S)
@@ -208,9 +173,10 @@ def nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-def _alternative(alternative: Alternative) -> OllamaAlternative:
-    logprob = json_logprob(alternative.logprob)
-    return OllamaAlternative(token_text(alternative.piece), logprob, list(alternative.piece))
+def _logprob(
+    token: str, logprob: float, token_bytes: list[int], top: list[OllamaAlternative]
+) -> OllamaLogprob:
+    return OllamaLogprob(token, logprob, token_bytes, top or UNSET)
 
 
 _Duration = Annotated[float, Meta(ge=-(2**53), le=2**53)] | Annotated[str, Meta(max_length=64)]

@@ -54,20 +54,20 @@ class ReasoningText(Struct, frozen=True, tag_field="type", tag="reasoning_text")
     text: str
 
 
-class MessageItem(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="message"):
+class _IdentifiedItem(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+    id: ItemId | None = None
+
+
+class MessageItem(_IdentifiedItem, frozen=True, kw_only=True, tag="message"):
     """A turn of anybody's, whose content is a text or parts."""
 
-    id: ItemId | None = None
     role: Literal["user", "assistant", "system", "developer"]
     content: str | Annotated[list[Part], Meta(max_length=4096)]
     status: Status | None = None
     phase: Literal["commentary", "final_answer"] | None = None
 
 
-class FunctionCallItem(
-    Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="function_call"
-):
-    id: ItemId | None = None
+class FunctionCallItem(_IdentifiedItem, frozen=True, kw_only=True, tag="function_call"):
     call_id: _CallId
     name: Name
     namespace: Name | None = None
@@ -75,19 +75,17 @@ class FunctionCallItem(
     status: Status | None = None
 
 
-class FunctionCallOutputItem(
-    Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="function_call_output"
-):
-    id: ItemId | None = None
+class _CallOutputItem(_IdentifiedItem, frozen=True, kw_only=True):
     call_id: _CallId
     output: str | Annotated[list[Part], Meta(max_length=4096)]
     status: Status | None = None
 
 
-class CustomToolCallItem(
-    Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="custom_tool_call"
-):
-    id: ItemId | None = None
+class FunctionCallOutputItem(_CallOutputItem, frozen=True, tag="function_call_output"):
+    pass
+
+
+class CustomToolCallItem(_IdentifiedItem, frozen=True, kw_only=True, tag="custom_tool_call"):
     call_id: _CallId
     name: Name
     namespace: Name | None = None
@@ -95,40 +93,28 @@ class CustomToolCallItem(
     status: Status | None = None
 
 
-class CustomToolCallOutputItem(
-    Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="custom_tool_call_output"
-):
-    id: ItemId | None = None
-    call_id: _CallId
-    output: str | Annotated[list[Part], Meta(max_length=4096)]
-    status: Status | None = None
+class CustomToolCallOutputItem(_CallOutputItem, frozen=True, tag="custom_tool_call_output"):
+    pass
 
 
-class ReasoningItem(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="reasoning"):
+class ReasoningItem(_IdentifiedItem, frozen=True, kw_only=True, tag="reasoning"):
     """Earlier reasoning: its own text, or the blob that we sealed it in."""
 
-    id: ItemId | None = None
     summary: list[SummaryText] | None = None
     content: list[ReasoningText] | None = None
     encrypted_content: str | None = None
     status: Status | None = None
 
 
-class CompactionItem(
-    Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="compaction"
-):
+class CompactionItem(_IdentifiedItem, frozen=True, kw_only=True, tag="compaction"):
     """A compacted conversation, sealed by us."""
 
-    id: ItemId | None = None
     encrypted_content: str
 
 
-class AdditionalToolsItem(
-    Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="additional_tools"
-):
+class AdditionalToolsItem(_IdentifiedItem, frozen=True, kw_only=True, tag="additional_tools"):
     """Tools that a client offers from inside its input."""
 
-    id: ItemId | None = None
     role: Literal["developer"] = "developer"
     tools: Annotated[list[Raw], Meta(max_length=1024)]
 

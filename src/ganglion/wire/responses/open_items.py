@@ -3,9 +3,9 @@
 Every kind: `output_item.added` (in progress, empty), its own deltas and done, `output_item.done` (whole).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -56,25 +56,15 @@ class ItemPosition:
     output_index: int
 
 
-class OpenItem(Protocol):
-    """An item that is being written."""
-
-    def open(self) -> list[Frame]:
-        """The frames that announce it."""
-
-    def more(self, text: str, tokens: tuple[Token, ...]) -> list[Frame]:
-        """The frames of more text."""
-
-    def item(self, status: Status) -> Raw:
-        """The item with what it holds so far."""
-
-    def close(self, status: Status) -> tuple[list[Frame], Raw]:
-        """The frames that end it, and the whole item."""
-
-
 def frame(event: Struct, name: str) -> Frame:
     """An event as it is sent."""
     return Frame(_encode(event), name)
+
+
+def _said(place: ItemPosition, kind: Callable[..., Struct], *values: object) -> Frame:
+    """An event about an item, named by its own tag."""
+    event = kind(next(place.numbers), place.item_id, place.output_index, *values)
+    return frame(event, str(event.__struct_config__.tag))
 
 
 def _item(place: ItemPosition, name: ItemEventName, item: Raw) -> Frame:
@@ -95,6 +85,7 @@ class OpenMessage:
     logprobs: list[ResponseLogprob] = field(default_factory=list)
 
     def open(self) -> list[Frame]:
+        """The frames that announce it."""
         message = ResponseMessage(id=self.place.item_id, status="in_progress", content=())
         return [
             _item(self.place, ITEM_ADDED, Raw(_encode(message))),
@@ -102,29 +93,23 @@ class OpenMessage:
         ]
 
     def more(self, text: str, tokens: tuple[Token, ...]) -> list[Frame]:
+        """The frames of more text."""
         logprobs = logprobs_of(tokens) if self.has_logprobs and tokens else ()
         if not text and not logprobs:
             return []
         self.texts.append(text)
         self.logprobs.extend(logprobs)
-        place = self.place
-        delta = OutputTextDelta(next(place.numbers), place.item_id, place.output_index, text, logprobs)
-        return [frame(delta, "response.output_text.delta")]
+        return [_said(self.place, OutputTextDelta, text, logprobs)]
 
     def item(self, status: Status) -> Raw:
+        """The item with what it holds so far."""
         return Raw(_encode(ResponseMessage(id=self.place.item_id, status=status, content=(self._content(),))))
 
     def close(self, status: Status) -> tuple[list[Frame], Raw]:
+        """The frames that end it, and the whole item."""
         place, part, item = self.place, self._content(), self.item(status)
-        done = OutputTextDone(
-            next(place.numbers), place.item_id, place.output_index, part.text, part.logprobs
-        )
-        frames = [
-            frame(done, "response.output_text.done"),
-            _part(place, PART_DONE, part),
-            _item(place, ITEM_DONE, item),
-        ]
-        return frames, item
+        done = _said(place, OutputTextDone, part.text, part.logprobs)
+        return [done, _part(place, PART_DONE, part), _item(place, ITEM_DONE, item)], item
 
     def _content(self) -> ResponseTextPart:
         return ResponseTextPart(text="".join(self.texts), logprobs=tuple(self.logprobs))
@@ -149,9 +134,7 @@ class OpenReasoning:
         if not text:
             return []
         self.texts.append(text)
-        place = self.place
-        delta = ReasoningDelta(next(place.numbers), place.item_id, place.output_index, text)
-        return [frame(delta, "response.reasoning_text.delta")]
+        return [_said(self.place, ReasoningDelta, text)]
 
     def item(self, status: Status) -> Raw:
         text = "".join(self.texts)
@@ -164,13 +147,8 @@ class OpenReasoning:
 
     def close(self, status: Status) -> tuple[list[Frame], Raw]:
         place, text, item = self.place, "".join(self.texts), self.item(status)
-        done = ReasoningDone(next(place.numbers), place.item_id, place.output_index, text)
-        frames = [
-            frame(done, "response.reasoning_text.done"),
-            _part(place, PART_DONE, ReasoningText(text)),
-            _item(place, ITEM_DONE, item),
-        ]
-        return frames, item
+        done = _said(place, ReasoningDone, text)
+        return [done, _part(place, PART_DONE, ReasoningText(text)), _item(place, ITEM_DONE, item)], item
 
 
 @dataclass(slots=True)
@@ -189,43 +167,29 @@ class OpenCall:
         if not text:
             return []
         self.texts.append(text)
-        place = self.place
-        if self.called.is_custom:
-            custom = CustomInputDelta(next(place.numbers), place.item_id, place.output_index, text)
-            return [frame(custom, "response.custom_tool_call_input.delta")]
-        delta = ArgumentsDelta(next(place.numbers), place.item_id, place.output_index, text)
-        return [frame(delta, "response.function_call_arguments.delta")]
+        return [_said(self.place, CustomInputDelta if self.called.is_custom else ArgumentsDelta, text)]
 
     def item(self, status: Status) -> Raw:
         called, text = self.called, "".join(self.texts)
-        namespace = called.namespace or UNSET
+        fields: dict[str, Any] = {
+            "id": self.place.item_id,
+            "status": status,
+            "call_id": self.call_id,
+            "name": called.name,
+            "namespace": called.namespace or UNSET,
+        }
         if called.is_custom:
-            custom = ResponseCustomToolCall(
-                id=self.place.item_id,
-                status=status,
-                call_id=self.call_id,
-                name=called.name,
-                namespace=namespace,
-                input=text,
-            )
-            return Raw(_encode(custom))
-        function = ResponseFunctionCall(
-            id=self.place.item_id,
-            status=status,
-            call_id=self.call_id,
-            name=called.name,
-            namespace=namespace,
-            arguments=text,
-        )
-        return Raw(_encode(function))
+            return Raw(_encode(ResponseCustomToolCall(**fields, input=text)))
+        return Raw(_encode(ResponseFunctionCall(**fields, arguments=text)))
 
     def close(self, status: Status) -> tuple[list[Frame], Raw]:
         place, text, item = self.place, "".join(self.texts), self.item(status)
         if self.called.is_custom:
-            custom = CustomInputDone(next(place.numbers), place.item_id, place.output_index, text)
-            return [
-                frame(custom, "response.custom_tool_call_input.done"),
-                _item(place, ITEM_DONE, item),
-            ], item
-        done = ArgumentsDone(next(place.numbers), place.item_id, place.output_index, self.called.name, text)
-        return [frame(done, "response.function_call_arguments.done"), _item(place, ITEM_DONE, item)], item
+            done = _said(place, CustomInputDone, text)
+        else:
+            done = _said(place, ArgumentsDone, self.called.name, text)
+        return [done, _item(place, ITEM_DONE, item)], item
+
+
+OpenItem = OpenMessage | OpenReasoning | OpenCall
+"""An item that is being written."""

@@ -69,29 +69,25 @@ class ResponsesProjection:
         self._block: OpenItem | None = None
         self._is_block_closed = False
         self._output: list[Raw] = []
-        self._final: bytes | None = None
+        self.final: bytes | None = None
+        """The response as it ended, to be stored before the frames that came with it are written."""
         self._last_number = 0
 
     @property
     def is_done(self) -> bool:
         """Whether the terminal frame has been handed out."""
-        return self._final is not None
-
-    @property
-    def final(self) -> bytes | None:
-        """The response as it ended, to be stored before the frames that came with it are written."""
-        return self._final
+        return self.final is not None
 
     def snapshot(self) -> bytes:
         """The response as it stands now, with its finished items."""
-        if self._final is not None:
-            return self._final
+        if self.final is not None:
+            return self.final
         status = "in_progress" if self._stage == "running" else self._begun.status
         return _encode(replace(self._begun, status=status, output=tuple(self._output)))
 
     def feed(self, event: Event, choice: int = 0) -> list[Frame]:
         """The frames that this event adds; none once the stream is done."""
-        if self._final is not None:
+        if self.final is not None:
             return []
         if isinstance(event, Delta):
             assert self._block is not None
@@ -119,16 +115,16 @@ class ResponsesProjection:
 
     def tick(self) -> list[Frame]:
         """`response.in_progress` again: clients' idle timers count events, not comments."""
-        if self._final is not None:
+        if self.final is not None:
             return []
         return self._run() or [self._told("response.in_progress", self._running())]
 
     def instead(self, error: GanglionError) -> Frame:
         """The terminal frame that replaces the last one handed out, when `final` could not be stored."""
-        assert self._final is not None, "there is nothing to replace before the end"
+        assert self.final is not None, "there is nothing to replace before the end"
         failed = self._failed(error)
-        self._final = _encode(failed)
-        event = LifecycleEvent("response.failed", self._last_number, Raw(self._final))
+        self.final = _encode(failed)
+        event = LifecycleEvent("response.failed", self._last_number, Raw(self.final))
         return frame(event, "response.failed")
 
     def cancel(self) -> list[Frame]:
@@ -136,7 +132,7 @@ class ResponsesProjection:
 
         The wire names no event of its own for it, and no stream ends in silence: it is told as incomplete.
         """
-        if self._final is not None:
+        if self.final is not None:
             return []
         frames = self._run() + self._close("incomplete")
         response = replace(self._begun, status="cancelled", output=tuple(self._output))
@@ -225,9 +221,9 @@ class ResponsesProjection:
         return replace(self._begun, status="failed", error=error_of(error), output=output)
 
     def _ended(self, kind: Lifecycle, response: ResponseObject) -> Frame:
-        self._final = _encode(response)
+        self.final = _encode(response)
         self._last_number = next(self._numbers)
-        return frame(LifecycleEvent(kind, self._last_number, Raw(self._final)), kind)
+        return frame(LifecycleEvent(kind, self._last_number, Raw(self.final)), kind)
 
     def _told(self, kind: Lifecycle, response: ResponseObject) -> Frame:
         return frame(LifecycleEvent(kind, next(self._numbers), Raw(_encode(response))), kind)

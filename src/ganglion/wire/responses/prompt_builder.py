@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
-from ganglion.core.errors import InvalidValue, UnsupportedParameter, VisionUnsupported
+from ganglion.core.errors import InvalidValue, UnsupportedParameter
 from ganglion.core.request import ChatPrompt, Message, ToolCall
+from ganglion.wire.fields import vision_unsupported
 from ganglion.wire.responses import hosted_items
 from ganglion.wire.responses.compaction import open_compaction, open_reasoning
 from ganglion.wire.responses.hosted_items import call_id_of
@@ -233,11 +234,7 @@ class PromptBuilder:
             case InputText(text=text) | OutputText(text=text) | Refusal(refusal=text):
                 return text
             case InputImage():
-                raise VisionUnsupported(
-                    f"The model {self.model!r} reads text only, and '{path}' is an image.",
-                    param=path,
-                    extras={"model": self.model, "suggestion": "send text only"},
-                )
+                raise vision_unsupported(self.model, path)
             case InputFile() | InputAudio():
                 raise UnsupportedParameter(f"'{path}' is neither text nor an image.", param=path)
             case _:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ganglion.core.errors import ContextLengthExceeded, GanglionError, InvalidRequest, RateLimited
 from ganglion.core.events import Token, Usage
 from ganglion.core.sampling import ResolvedSampling
-from ganglion.wire.logprobs import json_logprob, token_text
+from ganglion.wire.logprobs import told_logprobs
 from ganglion.wire.responses.items import ReasoningText, Status, SummaryText
 from ganglion.wire.responses.responses_tools import WireToolName
 from ganglion.wire.responses.schema import (
@@ -220,16 +220,4 @@ def _code(error: GanglionError) -> str:
 
 def logprobs_of(tokens: Iterable[Token]) -> tuple[ResponseLogprob, ...]:
     """The tokens' probabilities as this wire tells them."""
-    return tuple(
-        ResponseLogprob(
-            token_text(token.piece),
-            json_logprob(token.logprob),
-            list(token.piece),
-            [
-                ResponseTopLogprob(token_text(top.piece), json_logprob(top.logprob), list(top.piece))
-                for top in token.top
-            ],
-        )
-        for token in tokens
-        if token.logprob is not None
-    )
+    return tuple(told_logprobs(tokens, ResponseLogprob, ResponseTopLogprob))

@@ -54,64 +54,46 @@ class PartEvent(Struct, frozen=True):
     content_index: int = 0
 
 
-class OutputTextDelta(Struct, frozen=True, tag_field="type", tag="response.output_text.delta"):
+class _ItemProgress(Struct, frozen=True, tag_field="type"):
     sequence_number: int
     item_id: str
     output_index: int
+
+
+class OutputTextDelta(_ItemProgress, frozen=True, tag="response.output_text.delta"):
     delta: str
     logprobs: tuple[ResponseLogprob, ...] = ()
     content_index: int = 0
 
 
-class OutputTextDone(Struct, frozen=True, tag_field="type", tag="response.output_text.done"):
-    sequence_number: int
-    item_id: str
-    output_index: int
+class OutputTextDone(_ItemProgress, frozen=True, tag="response.output_text.done"):
     text: str
     logprobs: tuple[ResponseLogprob, ...] = ()
     content_index: int = 0
 
 
-class ReasoningDelta(Struct, frozen=True, tag_field="type", tag="response.reasoning_text.delta"):
-    sequence_number: int
-    item_id: str
-    output_index: int
+class ReasoningDelta(_ItemProgress, frozen=True, tag="response.reasoning_text.delta"):
     delta: str
     content_index: int = 0
 
 
-class ReasoningDone(Struct, frozen=True, tag_field="type", tag="response.reasoning_text.done"):
-    sequence_number: int
-    item_id: str
-    output_index: int
+class ReasoningDone(_ItemProgress, frozen=True, tag="response.reasoning_text.done"):
     text: str
     content_index: int = 0
 
 
-class ArgumentsDelta(Struct, frozen=True, tag_field="type", tag="response.function_call_arguments.delta"):
-    sequence_number: int
-    item_id: str
-    output_index: int
+class ArgumentsDelta(_ItemProgress, frozen=True, tag="response.function_call_arguments.delta"):
     delta: str
 
 
-class ArgumentsDone(Struct, frozen=True, tag_field="type", tag="response.function_call_arguments.done"):
-    sequence_number: int
-    item_id: str
-    output_index: int
+class ArgumentsDone(_ItemProgress, frozen=True, tag="response.function_call_arguments.done"):
     name: str
     arguments: str
 
 
-class CustomInputDelta(Struct, frozen=True, tag_field="type", tag="response.custom_tool_call_input.delta"):
-    sequence_number: int
-    item_id: str
-    output_index: int
+class CustomInputDelta(_ItemProgress, frozen=True, tag="response.custom_tool_call_input.delta"):
     delta: str
 
 
-class CustomInputDone(Struct, frozen=True, tag_field="type", tag="response.custom_tool_call_input.done"):
-    sequence_number: int
-    item_id: str
-    output_index: int
+class CustomInputDone(_ItemProgress, frozen=True, tag="response.custom_tool_call_input.done"):
     input: str

@@ -1,6 +1,8 @@
 """Calls to another server for tokens, vectors and rankings: encoding them, and decoding the answers."""
 
 from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
 from msgspec import Struct
@@ -48,32 +50,37 @@ def encode_detokenize(model: str, tokens: tuple[int, ...]) -> bytes:
     return _encode({"model": model, "tokens": tokens})
 
 
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    """Raise UpstreamUnavailable for an answer that cannot be read as this path gives it."""
+    try:
+        yield
+    except (msgspec.MsgspecError, UnicodeError, ValueError, KeyError):
+        raise UpstreamUnavailable(
+            f"The server that holds this model answered {path} in an unknown format."
+        ) from None
+
+
 def decode_tokens(body: bytes) -> tuple[int, ...]:
     """The tokens of an answer of `/tokenize`; raises UpstreamUnavailable."""
-    try:
+    with _reading("/tokenize"):
         return tuple(_tokens.decode(body).tokens)
-    except (msgspec.MsgspecError, UnicodeError):
-        raise _unreadable("/tokenize") from None
 
 
 def decode_text(body: bytes) -> str:
     """The text of an answer of `/detokenize` or `/apply_template`; raises UpstreamUnavailable."""
-    try:
+    with _reading("/detokenize"):
         told = _text.decode(body)
-    except (msgspec.MsgspecError, UnicodeError):
-        raise _unreadable("/detokenize") from None
-    text = told.prompt if told.prompt is not None else told.content
-    if text is None:
-        raise _unreadable("/detokenize")
-    return text
+        text = told.prompt if told.prompt is not None else told.content
+        if text is None:
+            raise ValueError
+        return text
 
 
 def decode_tokenizer_info(body: bytes) -> TokenizerInfo:
     """The tokenizer of an answer of `/tokenizer_info`; raises UpstreamUnavailable."""
-    try:
+    with _reading("/tokenizer_info"):
         card = _card.decode(body)
-    except (msgspec.MsgspecError, UnicodeError):
-        raise _unreadable("/tokenizer_info") from None
     return TokenizerInfo(
         card.vocab_size,
         card.model_max_length,
@@ -85,10 +92,6 @@ def decode_tokenizer_info(body: bytes) -> TokenizerInfo:
         card.add_bos_token,
         tuple(card.end_token_ids),
     )
-
-
-def _unreadable(path: str) -> UpstreamUnavailable:
-    return UpstreamUnavailable(f"The server that holds this model answered {path} in an unknown format.")
 
 
 class _Vector(Struct, frozen=True):
@@ -129,12 +132,10 @@ def encode_embed(request: EmbedRequest, model: str, *, is_ours: bool) -> bytes:
 
 def decode_embedded(body: bytes, request: EmbedRequest) -> Embedded:
     """The vectors in the inputs' order; raises UpstreamUnavailable."""
-    try:
+    with _reading("/v1/embeddings"):
         told = _vectors.decode(body)
         by_place = {place if each.index is None else each.index: each for place, each in enumerate(told.data)}
         vectors = [_values(by_place[place].embedding) for place in range(len(request.inputs))]
-    except (msgspec.MsgspecError, UnicodeError, ValueError, KeyError):
-        raise _unreadable("/v1/embeddings") from None
     if request.is_normalized:
         vectors = [normalize(vector) for vector in vectors]
     return Embedded(tuple(vector.tobytes() for vector in vectors), told.usage.prompt_tokens)
@@ -147,12 +148,10 @@ def encode_rank(request: RankRequest, model: str) -> bytes:
 
 def decode_ranked(body: bytes, request: RankRequest) -> Ranked:
     """The scores in the documents' order; raises UpstreamUnavailable."""
-    try:
+    with _reading("/v1/rerank"):
         told = _results.decode(body)
         scores = {each.index: each.relevance_score for each in told.results}
         in_order = tuple(scores[place] for place in range(len(request.documents)))
-    except (msgspec.MsgspecError, UnicodeError, KeyError):
-        raise _unreadable("/v1/rerank") from None
     return Ranked(in_order, told.usage.prompt_tokens)
 
 

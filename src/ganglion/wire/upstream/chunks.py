@@ -43,14 +43,10 @@ class UpstreamTopLogprob(Struct, frozen=True, gc=False):
     token: str = ""
     bytes: list[int] | None = None
     id: int = -1
-
-
-class UpstreamTokenLogprob(Struct, frozen=True, gc=False):
-    logprob: float
-    token: str = ""
-    bytes: list[int] | None = None
-    id: int = -1
     """Only llama-server tells it."""
+
+
+class UpstreamTokenLogprob(UpstreamTopLogprob, frozen=True, gc=False):
     top_logprobs: list[UpstreamTopLogprob] | None = None
 
 
@@ -133,7 +129,7 @@ def _token(told: UpstreamTokenLogprob | None, read: UpstreamReadout | None, posi
     return replace(token, id=read.id, position=read.position, readout=values)
 
 
-def _piece(told: UpstreamTokenLogprob | UpstreamTopLogprob) -> bytes:
+def _piece(told: UpstreamTopLogprob) -> bytes:
     if told.bytes is None:
         return told.token.encode(errors="replace")
     return bytes(byte & 255 for byte in told.bytes)

@@ -86,28 +86,22 @@ def foreign_fields(request: Request, prompt: ChatPrompt) -> RequestFields:
 
 
 def _refuse(request: Request) -> None:
-    if request.max_tokens == 0:
-        raise unsupported("max_tokens", "Reading a prompt without answering it")
-    if request.steering:
-        raise unsupported("steering", "Steering")
-    if request.wants_readout:
-        raise unsupported("readout", "A readout")
-    if request.stop.token_ids:
-        raise unsupported("stop_token_ids", "Stopping at token ids")
-    if request.min_tokens:
-        raise unsupported("min_tokens", "A least number of tokens")
-    for name in sampler_fields(request.sampling.samplers):
-        raise unsupported(name, "This way to choose tokens")
-    if request.stop.is_shown:
-        raise unsupported("include_stop_str_in_output", "The stop string inside the text")
-    if request.shows_special:
-        raise unsupported("skip_special_tokens", "Control tokens inside the text")
-    if request.truncate_prompt is not None:
-        raise unsupported("truncate_prompt_tokens", "A prompt that is cut")
-    if isinstance(request.constraint, WithoutWords):
-        raise unsupported("bad_words", "Text without some words")
-    if request.keep_markers:
-        raise unsupported("x-include-thinking", "Reasoning with its markers inside the text")
+    stop, samplers = request.stop, sampler_fields(request.sampling.samplers)
+    for is_asked, param, what in (
+        (request.max_tokens == 0, "max_tokens", "Reading a prompt without answering it"),
+        (request.steering, "steering", "Steering"),
+        (request.wants_readout, "readout", "A readout"),
+        (stop.token_ids, "stop_token_ids", "Stopping at token ids"),
+        (request.min_tokens, "min_tokens", "A least number of tokens"),
+        (samplers, next(iter(samplers), ""), "This way to choose tokens"),
+        (stop.is_shown, "include_stop_str_in_output", "The stop string inside the text"),
+        (request.shows_special, "skip_special_tokens", "Control tokens inside the text"),
+        (request.truncate_prompt is not None, "truncate_prompt_tokens", "A prompt that is cut"),
+        (isinstance(request.constraint, WithoutWords), "bad_words", "Text without some words"),
+        (request.keep_markers, "x-include-thinking", "Reasoning with its markers inside the text"),
+    ):
+        if is_asked:
+            raise unsupported(param, what)
 
 
 def _format(request: Request) -> RequestFields | None:

@@ -1,1 +1,1 @@
-"""Concept vectors: trained, stored, read out and steered by. Imports `native` only."""
+"""Concept vectors: trained, read out and steered by. Imports `native` and the packs."""

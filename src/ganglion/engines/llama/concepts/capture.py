@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ganglion.core.errors import EngineFailed, LoadFailed
-from ganglion.engines.llama.concepts.pack import ConceptBook
+from ganglion.engines.concepts.pack import ConceptBook
 from ganglion.engines.llama.native.arrays import Floats
 from ganglion.engines.llama.native.context import NativeContext
 from ganglion.engines.llama.native.eval_filter import EvalFilter

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from ganglion.core.errors import InvalidValue, ModelMismatch
+from ganglion.engines.concepts.pack import MAX_CONCEPTS, ConceptPack, PackManifest, PackModel
 from ganglion.engines.llama.concepts.directions import (
     Direction,
     LayerScore,
@@ -22,7 +23,6 @@ from ganglion.engines.llama.concepts.directions import (
     rounds_of,
     score_layer,
 )
-from ganglion.engines.llama.concepts.pack import MAX_CONCEPTS, ConceptPack, PackManifest, PackModel
 from ganglion.engines.llama.native.arrays import Floats
 
 FEWEST_EXAMPLES: Final = 8

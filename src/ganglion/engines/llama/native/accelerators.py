@@ -1,36 +1,39 @@
 """The accelerators that the loaded library knows, whatever drives them, and what a model takes of them."""
 
-from typing import Final
+from typing import Any, Final
 
 from ganglion.core.errors import GanglionError, InsufficientVideoMemory
 from ganglion.engines.llama.native.library import Library
-from ganglion.engines.llama.native.probe import LibraryDevice
+from ganglion.engines.llama.native.probe import DeviceKind, LibraryDevice, accelerators_among
 from ganglion.engines.llama.plan import EnginePlan
 
-_DEDICATED, _INTEGRATED = 1, 2
-"""Kinds of devices that take layers: with memory of their own, and with the machine's."""
+_KINDS: Final[tuple[DeviceKind, ...]] = ("cpu", "gpu", "igpu", "accel", "meta")
 _MOST_DEVICES: Final = 64
 
 
 def accelerators(library: Library) -> tuple[LibraryDevice, ...]:
-    """The devices beside the processor as they are now; integrated ones only where there are no others."""
+    """The devices beside the processor that take layers, as they are now."""
+    return accelerators_among(library_devices(library))
+
+
+def library_devices(library: Library) -> tuple[LibraryDevice, ...]:
+    """Everything that the library can compute on, as it is now."""
+    lib = library.lib
+    count = min(lib.ggml_backend_dev_count(), _MOST_DEVICES)
+    return tuple(_described(library, lib.ggml_backend_dev_get(number)) for number in range(count))
+
+
+def _described(library: Library, device: Any) -> LibraryDevice:
     ffi, lib = library.ffi, library.lib
-    found = [
-        lib.ggml_backend_dev_get(number) for number in range(min(lib.ggml_backend_dev_count(), _MOST_DEVICES))
-    ]
-    kinds = [(lib.ggml_backend_dev_type(device), device) for device in found]
-    chosen = [device for kind, device in kinds if kind == _DEDICATED]
-    chosen = chosen or [device for kind, device in kinds if kind == _INTEGRATED]
     free, total = ffi.new("size_t *"), ffi.new("size_t *")
-    devices = []
-    for device in chosen:
-        lib.ggml_backend_dev_memory(device, free, total)
-        name, description = (
-            ffi.string(text).decode("utf-8", "replace")
-            for text in (lib.ggml_backend_dev_name(device), lib.ggml_backend_dev_description(device))
-        )
-        devices.append(LibraryDevice(name, description, int(free[0]), int(total[0])))
-    return tuple(devices)
+    lib.ggml_backend_dev_memory(device, free, total)
+    name, description = (
+        ffi.string(text).decode("utf-8", "replace")
+        for text in (lib.ggml_backend_dev_name(device), lib.ggml_backend_dev_description(device))
+    )
+    kind = lib.ggml_backend_dev_type(device)
+    known: DeviceKind = _KINDS[kind] if 0 <= kind < len(_KINDS) else "unknown"
+    return LibraryDevice(name, description, known, int(free[0]), int(total[0]))
 
 
 def placement(plan: EnginePlan, before: tuple[LibraryDevice, ...], after: tuple[LibraryDevice, ...]) -> str:

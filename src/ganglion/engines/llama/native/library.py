@@ -14,6 +14,7 @@ from typing import Any, Final
 import cffi
 
 from ganglion.core.errors import EngineUnavailable
+from ganglion.engines.llama.native.built import usable_build
 
 DECLARATIONS: Final = """
 typedef int32_t llama_pos; typedef int32_t llama_token; typedef int32_t llama_seq_id;
@@ -174,6 +175,7 @@ void gguf_get_meta_data(const void *header, void *data);
 CPU_FLAGS: Final = ("avx2", "fma", "f16c", "bmi2")
 """What the wheel's kernels are compiled for; without them the first product is an illegal instruction."""
 
+_BUNDLED: Final = "xllamacpp"
 _ERROR_LEVEL: Final = 4
 
 
@@ -187,17 +189,23 @@ def missing_cpu_flags(cpuinfo: str) -> tuple[str, ...]:
 
 
 def library_path() -> Path:
-    """GANGLION_LIBLLAMA when set, else the pinned wheel's extension module."""
+    """GANGLION_LIBLLAMA when set, else what was built here, else the pinned wheel's extension module."""
     override = os.environ.get("GANGLION_LIBLLAMA")
     if override:
         return Path(override)
-    spec = importlib.util.find_spec("xllamacpp")
+    built = usable_build(os.environ)
+    return bundled_path() if built is None else built.path
+
+
+def bundled_path() -> Path:
+    """The pinned wheel's extension module; raises EngineUnavailable."""
+    spec = importlib.util.find_spec(_BUNDLED)
     for folder in (spec.submodule_search_locations or []) if spec is not None else []:
-        for path in Path(folder).glob("xllamacpp*.so"):
+        for path in Path(folder).glob(f"{_BUNDLED}*.so"):
             return path
     raise EngineUnavailable(
         "llama.cpp's library was not found.",
-        hint="Install it with: pip install xllamacpp, or point GANGLION_LIBLLAMA at a libllama.so.",
+        hint="Install it with: pip install xllamacpp, or build one: ganglion engines build llama --cpu",
         extras={"engine": "llama"},
     )
 
@@ -288,20 +296,28 @@ def _raw_bool(ffi: Any, struct: Any, field: str) -> int:
 def _unusable(reason: str) -> EngineUnavailable:
     return EngineUnavailable(
         f"llama.cpp cannot be used: {reason}.",
-        hint="Reinstall with the pinned version (pip install --force-reinstall xllamacpp), or unset "
-        "GANGLION_LIBLLAMA.",
+        hint="Reinstall with the pinned version (pip install --force-reinstall xllamacpp), build it again "
+        "(ganglion engines list says how), or unset GANGLION_LIBLLAMA.",
         extras={"engine": "llama"},
     )
 
 
-def open_library() -> Library:
+def open_library(path: Path | None = None) -> Library:
     """Find, load and check the library; typed errors say what is wrong with this machine."""
+    chosen = path or library_path()
+    if chosen.name.startswith(_BUNDLED) and not os.environ.get("GANGLION_LIBLLAMA"):
+        _check_processor()
+    return Library(chosen)
+
+
+def _check_processor() -> None:
+    """Raise what the bundled library would crash of."""
     cpuinfo = Path("/proc/cpuinfo")
     missing = missing_cpu_flags(cpuinfo.read_text()) if cpuinfo.exists() else ()
-    if missing and not os.environ.get("GANGLION_LIBLLAMA"):
+    if missing:
         raise EngineUnavailable(
             f"This CPU lacks {', '.join(missing)}, which the bundled llama.cpp is compiled for.",
-            hint="Build llama.cpp for this machine and point GANGLION_LIBLLAMA at its libllama.so.",
+            hint="Build llama.cpp for this machine: ganglion engines build llama --cpu (or point "
+            "GANGLION_LIBLLAMA at a libllama.so).",
             extras={"engine": "llama"},
         )
-    return Library(library_path())

@@ -1,9 +1,10 @@
 """Finds out whether the native library works on this machine, in a process that may die of it."""
 
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Final
+from typing import IO, Final, Literal
 
 import msgspec
 
@@ -15,14 +16,33 @@ _TIMEOUT_S: Final = 30.0
 """Loading takes well under a second; a cold disk has to deliver a hundred megabytes first."""
 
 
+DeviceKind = Literal["cpu", "gpu", "igpu", "accel", "meta", "unknown"]
+
+
 class LibraryDevice(msgspec.Struct, frozen=True):
-    """A device beside the processor, as the library names it."""
+    """Something that the library can compute on."""
 
     name: str
     """As in CUDA0, Vulkan0 or Metal."""
     description: str
-    free_bytes: int
-    total_bytes: int
+    kind: DeviceKind
+    """As the library sorts them: `accel` helps the processor, `igpu` shares its memory."""
+    free_bytes: int = 0
+    total_bytes: int = 0
+
+
+def accelerators_among(devices: Iterable[LibraryDevice]) -> tuple[LibraryDevice, ...]:
+    """Those that take layers, in their order; integrated ones only without others."""
+    found = tuple(devices)
+    dedicated = tuple(device for device in found if device.kind == "gpu")
+    return dedicated or tuple(device for device in found if device.kind == "igpu")
+
+
+class LibraryQuestion(msgspec.Struct, frozen=True):
+    """What the child is asked to look at; None for the library that a worker would open, and no model."""
+
+    library: str | None = None
+    model: str | None = None
 
 
 class LibraryReport(msgspec.Struct, frozen=True, tag="works"):
@@ -36,7 +56,6 @@ class LibraryReport(msgspec.Struct, frozen=True, tag="works"):
     vocabulary: int | None
     """Tokens in the vocabulary of the model that was looked at."""
     devices: tuple[LibraryDevice, ...] = ()
-    """The accelerators, in the order in which layers are divided among them."""
 
 
 class LibraryRefusal(msgspec.Struct, frozen=True, tag="refused"):
@@ -46,14 +65,20 @@ class LibraryRefusal(msgspec.Struct, frozen=True, tag="refused"):
     hint: str | None
 
 
-def probe(model: Path | None, *, timeout_s: float = _TIMEOUT_S) -> LibraryReport:
-    """Load the library, and the vocabulary of a model; raises EngineUnavailable with the reason."""
+def probe(model: Path | None, *, library: Path | None = None, timeout_s: float = _TIMEOUT_S) -> LibraryReport:
+    """Load a library, and the vocabulary of a model; raises EngineUnavailable with the reason.
+
+    Without a path it is the library that a worker would open.
+    """
+    question = LibraryQuestion(
+        None if library is None else str(library), None if model is None else str(model)
+    )
     limits = ChildLimits(timeout_s, start_s=timeout_s, has_environment=True)
     with TemporaryFile() as stderr, ExitStack() as opened:
         try:
             child = spawn(CHILD, limits=limits, stderr=stderr)
             opened.callback(child.close)
-            answer = child.ask(str(model or "").encode())
+            answer = child.ask(msgspec.json.encode(question))
         except TimeoutError:
             raise _late(timeout_s) from None
         except ChildDied as death:

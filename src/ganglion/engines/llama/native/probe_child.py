@@ -2,14 +2,20 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from ganglion.core.errors import GanglionError, LoadFailed
 from ganglion.engines.child_main import serve
-from ganglion.engines.llama.native.accelerators import accelerators
+from ganglion.engines.llama.native.accelerators import library_devices
 from ganglion.engines.llama.native.library import Library, library_path, open_library
-from ganglion.engines.llama.native.probe import LibraryRefusal, LibraryReport
+from ganglion.engines.llama.native.probe import (
+    LibraryQuestion,
+    LibraryRefusal,
+    LibraryReport,
+)
 
 # Beside what the workers use: needed here alone, and no reason to refuse a library for them.
 _MORE_DECLARATIONS = """
@@ -17,21 +23,27 @@ const char *llama_print_system_info(void);
 """
 
 
-def _answer(path: bytes) -> Iterator[bytes]:
+def _answer(body: bytes) -> Iterator[bytes]:
     """A report on the library, and on a model file where one is named."""
+    question = msgspec.json.decode(body, type=LibraryQuestion)
     try:
-        library = open_library()
-        library.ffi.cdef(_MORE_DECLARATIONS)
+        path = library_path() if question.library is None else Path(question.library)
+        library = open_library(path)
+        library.ffi.cdef(_MORE_DECLARATIONS, override=True)
         report: LibraryReport | LibraryRefusal = LibraryReport(
-            path=str(library_path()),
-            system_info=library.ffi.string(library.lib.llama_print_system_info()).decode("utf-8", "replace"),
+            path=str(path),
+            system_info=_text(library, library.lib.llama_print_system_info()),
             can_offload=bool(library.lib.llama_supports_gpu_offload()),
-            vocabulary=_vocabulary(library, path.decode()) if path else None,
-            devices=accelerators(library),
+            vocabulary=None if question.model is None else _vocabulary(library, question.model),
+            devices=library_devices(library),
         )
     except GanglionError as error:
         report = LibraryRefusal(error.message, error.hint)
     yield msgspec.json.encode(report)
+
+
+def _text(library: Library, pointer: Any) -> str:
+    return str(library.ffi.string(pointer).decode("utf-8", "replace"))
 
 
 def _vocabulary(library: Library, path: str) -> int:

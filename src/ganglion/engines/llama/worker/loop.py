@@ -10,19 +10,19 @@ import numpy as np
 
 from ganglion.core.errors import EngineFailed, Overloaded
 from ganglion.core.model import WorkerLoad
-from ganglion.engines.llama.concepts.pack import ConceptBook
+from ganglion.engines.concepts.pack import ConceptBook
 from ganglion.engines.llama.faults import inject_faults
 from ganglion.engines.llama.grammar.matcher import GrammarMatcher, GrammarOutcome, GrammarService
 from ganglion.engines.llama.kv.hot_prefixes import HotPrefixes, LoadedPrefix, open_disk_cache
 from ganglion.engines.llama.kv.transfer import KvTransfer, KvTransferResult
 from ganglion.engines.llama.native.model import NativeModel
 from ganglion.engines.llama.plan import LARGEST_CHUNK, EnginePlan, output_rows
-from ganglion.engines.llama.worker.frame_socket import FrameSocket
 from ganglion.engines.llama.worker.graph_sampling import GraphDraw
 from ganglion.engines.llama.worker.job import Job
 from ganglion.engines.llama.worker.runner import BackgroundStep, Runner
 from ganglion.engines.llama.worker.sampling import NotANumber
 from ganglion.engines.llama.worker.scoring import Scorer, Vocabulary
+from ganglion.engines.supervision.frame_socket import FrameSocket
 from ganglion.engines.supervision.ipc import (
     Abort,
     LoadKv,

@@ -12,9 +12,9 @@ from time import perf_counter
 from typing import assert_never
 
 from ganglion.core.errors import EngineFailed
+from ganglion.engines.concepts.pack import ConceptBook
+from ganglion.engines.concepts.steering import Steerer
 from ganglion.engines.llama.concepts.capture import BatchRun, Capture, Split
-from ganglion.engines.llama.concepts.pack import ConceptBook
-from ganglion.engines.llama.concepts.steering import Steerer
 from ganglion.engines.llama.native.arrays import Floats
 from ganglion.engines.llama.native.context import NativeContext
 from ganglion.engines.llama.native.model import NativeModel

@@ -15,16 +15,15 @@ from time import monotonic
 
 import msgspec
 
-from ganglion.core.errors import GanglionError, LoadFailed
-from ganglion.engines.llama.concepts.pack import ConceptBook, ConceptPack, merge_packs, read_pack
+from ganglion.core.errors import GanglionError
+from ganglion.engines.concepts.pack import ConceptBook, check_shape, merge_packs, read_pack
 from ganglion.engines.llama.native.accelerators import accelerators, placement, refusal
 from ganglion.engines.llama.native.model import NativeModel
 from ganglion.engines.llama.native.probe import LibraryDevice
 from ganglion.engines.llama.plan import EnginePlan
 from ganglion.engines.llama.worker.embedding import BatchEmbedder, EmbeddingQueue
-from ganglion.engines.llama.worker.frame_socket import FrameSocket
 from ganglion.engines.llama.worker.loop import Inbox, StepLoop
-from ganglion.engines.llama.worker.tokenizing import TokenizerThreads
+from ganglion.engines.supervision.frame_socket import FrameSocket
 from ganglion.engines.supervision.ipc import (
     Abort,
     Detokenize,
@@ -43,25 +42,15 @@ from ganglion.engines.supervision.ipc import (
     WorkerRefusal,
     to_worker,
 )
+from ganglion.engines.tokenizing import TokenizerThreads
 
 
 def _load_concepts(plan: EnginePlan, model: NativeModel) -> ConceptBook | None:
     """The plan's packs side by side, None for none; raises LoadFailed for what is not this model's."""
     packs = [read_pack(Path(path)) for path in plan.concepts]
     for pack in packs:
-        _check_model(pack, model)
+        check_shape(pack, model.hidden_size, model.block_count)
     return merge_packs(packs)
-
-
-def _check_model(pack: ConceptPack, model: NativeModel) -> None:
-    expected = model.hidden_size, model.block_count
-    found = pack.manifest.model.hidden_size, pack.manifest.model.block_count
-    if found != expected:
-        raise LoadFailed(
-            f"The concept pack {pack.manifest.name!r} is of a model with {found[1]} layers of width "
-            f"{found[0]}, and this one has {expected[1]} of {expected[0]}.",
-            hint=f"It was trained on {pack.manifest.model.name!r}; train it anew on this model.",
-        )
 
 
 def serve(

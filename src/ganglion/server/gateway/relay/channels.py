@@ -7,11 +7,11 @@ lease was not renewed, or that no longer answers, is not waited for.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Final
 
 import grpc
 
+from ganglion.client.settings import GrpcTarget
 from ganglion.core.errors import InvalidValue, UpstreamUnavailable
 from ganglion.gateway.fleet.fleet import Fleet
 from ganglion.gateway.node import NodeView
@@ -50,18 +50,10 @@ class ChannelLost(UpstreamUnavailable):
     """The channel ended during the call."""
 
 
-@dataclass(frozen=True, slots=True)
-class _ChannelTarget:
-    """A host and port as gRPC takes them, and whether TLS is spoken there."""
-
-    target: str
-    is_tls: bool
-
-
 class _NodeChannel:
     """A channel, and how many calls are on it."""
 
-    def __init__(self, where: _ChannelTarget, authorities: bytes | None) -> None:
+    def __init__(self, where: GrpcTarget, authorities: bytes | None) -> None:
         self.where = where
         self.calls = 0
         self.has_left = False
@@ -158,13 +150,13 @@ class NodeChannels:
         task.add_done_callback(self._closing.discard)
 
 
-def _channel_target_of(view: NodeView) -> _ChannelTarget:
+def _channel_target_of(view: NodeView) -> GrpcTarget:
     """Where a node listens for gRPC: as declared, as it says, or on the port after HTTP's."""
     address = parse_node_url(view.spec.url)
     known = view.spec.grpc or view.grpc
     if known is None and address.unix is not None:
         raise InvalidValue(f"The node {view.name!r} does not say where it listens for gRPC.")
-    return _ChannelTarget(known or str(ListenAddress(address.host, address.port + 1)), address.is_tls)
+    return GrpcTarget(known or str(ListenAddress(address.host, address.port + 1)), address.is_tls)
 
 
 async def _connect(channel: grpc.aio.Channel) -> None:

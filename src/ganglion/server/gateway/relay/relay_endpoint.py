@@ -5,9 +5,8 @@ nodes are closed.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
-from typing import Any, Final
+from contextlib import suppress
+from typing import Final
 
 from google.protobuf.descriptor import MethodDescriptor
 
@@ -19,12 +18,11 @@ from ganglion.server.gate import Gate
 from ganglion.server.gateway.relay.channels import NodeChannels
 from ganglion.server.gateway.relay.relay_caller import RELAY_CALLER, GatekeeperAuthorizer
 from ganglion.server.gateway.relay.relay_calls import RelayCall, RelayNodes
-from ganglion.server.gateway.relay.relay_service import RelayMethod, RelayService
+from ganglion.server.gateway.relay.relay_service import RelayService
 from ganglion.server.gateway.relay.session_handles import SessionHandles
-from ganglion.server.grpc.handlers import MethodBehaviour, generic_handler
+from ganglion.server.grpc.handlers import gated_behaviours, generic_handler
 from ganglion.server.grpc.interceptor import CallInterceptor, Context
 from ganglion.server.grpc.listener import GrpcListener, ListenAddress
-from ganglion.server.grpc.salience_service import UNGATED_METHODS
 from ganglion.server.prometheus import Metrics
 from ganglion.server.settings import ServerSettings
 from ganglion.wire.salience.service import SERVICE
@@ -69,7 +67,9 @@ class RelayEndpoint:
 
     async def open(self) -> None:
         """Begin to relay calls."""
-        salience = generic_handler(SERVICE, _behaviours_of(self._service, self._gate), gives_bytes=True)
+        salience = generic_handler(
+            SERVICE, gated_behaviours(self._service.methods, self._gate, _call_of), gives_bytes=True
+        )
         await self._listener.start(salience, self._is_serving)
 
     def drain(self) -> None:
@@ -90,26 +90,5 @@ class RelayEndpoint:
         return not self._gate.is_draining and any(view.takes_work for view in self._fleet.nodes.values())
 
 
-def _behaviours_of(service: RelayService, gate: Gate) -> dict[str, MethodBehaviour]:
-    """The methods as gRPC calls them, counted by the gate where they are work."""
-    return {method.name: _behaviour(method, service.methods[method.name], gate) for method in SERVICE.methods}
-
-
-def _behaviour(method: MethodDescriptor, relay: RelayMethod, gate: Gate) -> MethodBehaviour:
-    def admitted() -> AbstractContextManager[None]:
-        return nullcontext() if method.name in UNGATED_METHODS else gate.admit()
-
-    def call(context: Context) -> RelayCall:
-        return RelayCall(method.name, RELAY_CALLER.get(), context.time_remaining())
-
-    async def whole(message: Any, context: Context) -> Any:
-        with admitted():
-            return await relay(message, call(context))
-
-    async def stream(message: Any, context: Context) -> AsyncGenerator[Any, None]:
-        with admitted():
-            async with aclosing(relay(message, call(context))) as answers:
-                async for each in answers:
-                    yield each
-
-    return stream if method.server_streaming else whole
+def _call_of(method: MethodDescriptor, context: Context) -> RelayCall:
+    return RelayCall(method.name, RELAY_CALLER.get(), context.time_remaining())

@@ -1,0 +1,1 @@
+"""Hugging Face checkpoints made into GGUF files, by the converter of the llama.cpp that we run."""
