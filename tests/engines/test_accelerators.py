@@ -5,7 +5,7 @@ import pytest
 from ganglion.core.errors import InsufficientVideoMemory, LoadFailed
 from ganglion.engines.llama.native.accelerators import placement, refusal
 from ganglion.engines.llama.native.model import split_shares
-from ganglion.engines.llama.native.probe import LibraryDevice, probe
+from ganglion.engines.llama.native.probe import LibraryDevice, accelerators_among, probe
 from ganglion.engines.llama.plan import EnginePlan
 
 GIBIBYTE = 2**30
@@ -28,7 +28,7 @@ PLAN = EnginePlan(
 
 def devices(*free_gib: float) -> tuple[LibraryDevice, ...]:
     return tuple(
-        LibraryDevice(f"CUDA{number}", "H200", int(free * GIBIBYTE), 139 * GIBIBYTE)
+        LibraryDevice(f"CUDA{number}", "H200", "gpu", int(free * GIBIBYTE), 139 * GIBIBYTE)
         for number, free in enumerate(free_gib)
     )
 
@@ -36,7 +36,9 @@ def devices(*free_gib: float) -> tuple[LibraryDevice, ...]:
 @pytest.mark.process
 def test_the_bundled_library_knows_no_device_beside_the_processor(monkeypatch) -> None:
     monkeypatch.delenv("GANGLION_LIBLLAMA", raising=False)
-    assert probe(None).devices == ()
+    found = probe(None).devices
+    assert found, "at least the processor"
+    assert accelerators_among(found) == ()
 
 
 @pytest.mark.parametrize(
