@@ -15,7 +15,7 @@ from ganglion.core.events import Failed, Finished
 from ganglion.core.request import Stop, TokenRequest
 from ganglion.core.sampling import ResolvedSampling
 from ganglion.engines.llama.engine import LlamaEngine
-from ganglion.engines.llama.native.probe import LibraryDevice, probe
+from ganglion.engines.llama.native.probe import LibraryDevice, accelerators_among, probe
 from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.hub.embedded import SMOLLM2, find
@@ -29,7 +29,7 @@ def devices() -> tuple[LibraryDevice, ...]:
     if not os.environ.get("GANGLION_LIBLLAMA"):
         return ()
     try:
-        return probe(None).devices
+        return accelerators_among(probe(None).devices)
     except EngineUnavailable:
         return ()
 

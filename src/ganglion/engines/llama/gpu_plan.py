@@ -29,6 +29,8 @@ _SPARE: Final = 0.05
 """Of free video memory, left for what the driver takes and for rounding."""
 _FIXED_BYTES: Final = 256 * 2**20
 """The library's own workspace on a device, and the compute buffers but for the logits."""
+_OUTPUT_ROWS: Final = 4
+"""Logits, and the samplers' logits, probabilities and candidates."""
 _LOGIT_BUFFERS: Final = 2
 """Contexts with logits of a whole micro-batch each."""
 
@@ -68,6 +70,15 @@ def cache_bytes(facts: ModelFacts, layers: int, tokens: int, element_bytes: floa
 def compute_bytes(facts: ModelFacts) -> int:
     """What the library takes besides weights and cells."""
     return _FIXED_BYTES + _LOGIT_BUFFERS * MICRO_BATCH * 4 * facts.vocabulary_size
+
+
+def output_bytes(facts: ModelFacts, kv_contexts: tuple[KvContextShape, ...]) -> int:
+    """What the library takes of the machine's memory for outputs: it has room for rows that never leave.
+
+    For each slot a row of logits, and where tokens are drawn in the graph also one of each sampler's outputs.
+    """
+    rows = sum(shape.slots + shape.is_shared for shape in kv_contexts if not shape.is_exact)
+    return rows * _OUTPUT_ROWS * 4 * facts.vocabulary_size
 
 
 def share_of(

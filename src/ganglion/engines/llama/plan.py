@@ -247,7 +247,7 @@ def plan(
         assert free_video_bytes is not None
         # The layers, and the output beside them, take their weights and their cells along.
         video = gpu_plan.check_share(facts, layers, total, element_bytes, free_video_bytes)
-        required -= video
+        required += gpu_plan.output_bytes(facts, kv_contexts) - video
     samples_in_graph = settings.graph_sampling
     if samples_in_graph is None:  # the logits are there only if the output is
         samples_in_graph = is_accelerated and layers >= gpu_plan.layer_count(facts)
