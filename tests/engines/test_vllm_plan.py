@@ -131,6 +131,17 @@ def test_weights_that_do_not_fit_the_gpus_are_told_before_anything_starts() -> N
     with pytest.raises(InsufficientVideoMemory) as caught:
         plan(settings, FACTS, free_bytes=2**40, free_video_bytes=2**29, on_processor=False, variables={})
     assert (caught.value.free_mb, caught.value.required_mb) == (512, 1024)
+    spread = structs.replace(settings, vllm=VllmSettings(tensor_parallel=8, executor="ray"))
+    far = plan(spread, FACTS, free_bytes=2**40, free_video_bytes=2**29, on_processor=False, variables={})
+    assert far.arguments["distributed_executor_backend"] == "ray", "other machines have the rest"
+
+
+def test_devices_are_counted_as_the_driver_counts_them() -> None:
+    settings = EngineSettings(model_id="m", vllm=VllmSettings(devices=("1", "3"), tensor_parallel=2))
+    environment = plan(
+        settings, FACTS, free_bytes=2**40, free_video_bytes=2**40, on_processor=False, variables={}
+    ).environment
+    assert (environment["CUDA_VISIBLE_DEVICES"], environment["CUDA_DEVICE_ORDER"]) == ("1,3", "PCI_BUS_ID")
 
 
 @pytest.mark.parametrize(

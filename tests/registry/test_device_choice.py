@@ -38,11 +38,12 @@ def test_the_freest_are_taken_where_nobody_named_any() -> None:
 
 @given(
     st.lists(st.integers(0, 1000), max_size=6),
-    st.tuples(*(st.integers(1, 3),) * 3),
+    st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3)),
     st.none() | st.sets(st.integers(0, 7), min_size=1, max_size=6).map(normalized_devices),
 )
 def test_as_many_as_it_takes_are_chosen_and_none_that_is_not_here(free_mb, counts, named) -> None:
-    layout = DeviceLayout(*counts, named)
+    tensor, pipeline, data = counts
+    layout = DeviceLayout(tensor, pipeline, data, named)
     here = {str(index) for index in range(len(free_mb))}
     is_possible = named is not None and set(named) <= here and len(named) == layout.ranks
     is_possible |= named is None and (layout.ranks <= len(here) or (not here and layout.ranks <= 4))
