@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,7 +56,9 @@ def installed_python(folder: Path) -> Path:
     packages = folder / "lib/python3.11/site-packages"
     (packages / "vllm-0.32.0.dist-info").mkdir(parents=True)
     (folder / "bin").mkdir()
-    return folder / "bin" / "python"
+    python = folder / "bin" / "python"
+    python.symlink_to(sys.executable)
+    return python
 
 
 def test_a_checkpoint_is_listed_shown_and_resolved_with_the_engine_that_would_run_it(

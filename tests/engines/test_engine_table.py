@@ -9,6 +9,7 @@ from ganglion.engines.table import DEFAULT_ENGINE, ENGINES, EngineName
 
 SOURCE = Path(ganglion.__file__).parent
 OTHER_MEANINGS = {
+    "cli/concepts/pack_files.py": "the architecture of a model",
     "client/": "a model's name in examples",
     "cli/engines/": "the commands that build and install single engines",
     "engines/installing/": "an environment is called like its engine",

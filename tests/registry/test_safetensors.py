@@ -250,7 +250,22 @@ def test_two_thousand_mutants_are_read_or_refused(quick_folder: Path) -> None:
     more = TENSORS | {"scales": ("F8_E4M3", [2, 3, 4], 24), "ids": ("I64", [0], 0)}
     read_all(weights, mutants(safetensors(more), 1500), lambda: read_facts(quick_folder))
     weights.write_bytes(safetensors(more))
-    for name in ("config", "tokenizer_config", "generation_config"):
+    whole = {"weight_map": {"embed": "model.safetensors", "norm": "model.safetensors"}}
+    (quick_folder / INDEX).write_text(json.dumps(whole))
+    (quick_folder / "special_tokens_map.json").write_text('{"eos_token": {"content": "</s>"}}')
+    (quick_folder / "config.json").write_text(
+        json.dumps(
+            CONFIG | {"rope_scaling": {"type": "yarn", "factor": 4.0}, "layer_types": ["attention"] * 2}
+        )
+    )
+    names = (
+        "config",
+        "tokenizer_config",
+        "generation_config",
+        "special_tokens_map",
+        INDEX.removesuffix(".json"),
+    )
+    for name in names:
         file = quick_folder / f"{name}.json"
         good = file.read_bytes()
         read_all(file, mutants(good, 200), lambda: read_facts(quick_folder))

@@ -150,6 +150,7 @@ ENGINES: Final[dict[EngineName, _EngineKind]] = {
         layout_section="vllm",
         describe="ganglion.engines.vllm.installed:describe",
         fills_gpu=True,
+        context="ganglion.engines.vllm.vllm_plan:context_of",
         python="ganglion.engines.vllm.installed:installed_python",
     ),
     "echo": _EngineKind(

@@ -72,6 +72,11 @@ class VllmPlan:
     """A place for files of the worker's own; whoever starts it removes them."""
 
 
+def context_of(chosen: int | None, trained: int) -> int:
+    """The longest single sequence; what was trained is 0 where a family takes it for granted."""
+    return chosen or min(trained or _DEFAULT_CONTEXT, _DEFAULT_CONTEXT)
+
+
 def plan(
     settings: "EngineSettings",
     facts: ModelFacts,
@@ -84,7 +89,7 @@ def plan(
     """Decide; raises InvalidValue for settings that vLLM cannot honour, and InsufficientMemory."""
     check_settings(settings)
     own = settings.vllm
-    context = settings.context or min(facts.context_length or _DEFAULT_CONTEXT, _DEFAULT_CONTEXT)
+    context = context_of(settings.context, facts.context_length)
     kv_bytes = _kv_bytes(settings, facts, context)
     arguments = {**_arguments(settings, facts, context), **_extra(own.extra)}
     variables_of_concepts: dict[str, str] = {}
