@@ -15,6 +15,10 @@ REASONS = {
         "gateway.node",
         "wire.fleet",
     ): "the gateway's value has our names, its state the wire's",
+    (
+        "engines.llama.engine",
+        "engines.vllm.engine",
+    ): "both constructors take what the table's factory is given",
     ("gateway.upstream.node_client", "gateway.upstream.node_client"): (
         "`call` takes what `stream` takes, each by its name, so that both are checked where they are called"
     ),

@@ -11,8 +11,8 @@ from ganglion.core.errors import InvalidValue
 from ganglion.core.events import Delta, Failed, Finished
 from ganglion.core.request import ChatPrompt, Constraint, Message, Request, Stop
 from ganglion.core.sampling import Sampling
+from ganglion.engines.grammar_dry_run import TOO_LONG
 from ganglion.engines.llama.engine import LlamaEngine
-from ganglion.engines.llama.grammar.compiler import TOO_LONG
 from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts
 from support.embedded_model import embedded_model

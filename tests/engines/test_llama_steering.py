@@ -31,8 +31,8 @@ from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.native.context import NativeContext
 from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.native.model import load_model
-from ganglion.engines.llama.tokens import check_steering
 from ganglion.engines.settings import EngineSettings
+from ganglion.engines.steering_check import check_steering
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.hub.embedded import SMOLLM2, find
 from support.embedded_model import kept_open

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.native.model import NativeModel, load_model
-from ganglion.engines.llama.worker.tokenizing import longest_pieces_of
 from ganglion.engines.token_floor import TokenFloor, longest_pieces
+from ganglion.engines.tokenizing import longest_pieces_of
 from support.embedded_model import embedded_model
 
 pytestmark = pytest.mark.model

@@ -20,8 +20,9 @@ from ganglion.cli.gateway import FleetFlags, GatewayServerFlags
 from ganglion.cli.serve import JoinFlags, ResidencyFlags, SecurityFlags, ServerFlags
 from ganglion.cli.terminal.console import say_error
 from ganglion.config import PREFIX, Config, descriptions
+from ganglion.engines import tokenizing
 from ganglion.engines.llama.grammar import matcher
-from ganglion.engines.llama.worker import embedding, tokenizing
+from ganglion.engines.llama.worker import embedding
 from ganglion.engines.rendering import renderer
 from ganglion.engines.supervision.watchdog import WorkerLimits
 from ganglion.gateway.proxy import body_budget

@@ -56,10 +56,12 @@ class ChildNotStarted(ChildDied):
     """There was no process for the child, or it ended or took too long before it was ready."""
 
 
-def command(module: str, *arguments: str, limits: ChildLimits | None = None) -> list[str]:
+def command(
+    module: str, *arguments: str, limits: ChildLimits | None = None, python: str = sys.executable
+) -> list[str]:
     """The command line of a Python module as a child; with limits, one that serves frames."""
     limited = () if limits is None else (limits.memory_bytes, limits.cpu_s, limits.niceness)
-    return [sys.executable, "-P", "-m", module, *map(str, limited), *arguments]
+    return [python, "-P", "-m", module, *map(str, limited), *arguments]
 
 
 def environment(limits: ChildLimits) -> dict[str, str] | None:

@@ -153,9 +153,13 @@ def usable_cores() -> int:
 
 
 class ResidentMemory:
-    """What a process has touched of its memory, looked up once a second at most."""
+    """What a process has touched of its memory, looked up once a second at most.
 
-    def __init__(self) -> None:
+    With children, theirs counts too; what several of them share counts for each.
+    """
+
+    def __init__(self, *, has_children: bool = False) -> None:
+        self._has_children = has_children
         self._process_id: int | None = None
         self._until_s = 0.0
         self._size_bytes = 0
@@ -164,12 +168,16 @@ class ResidentMemory:
         """In bytes; 0 when the process is not there or nobody says."""
         if process_id != self._process_id or now_s >= self._until_s:
             self._process_id, self._until_s = process_id, now_s + _FRESH_S
-            self._size_bytes = _resident_bytes(process_id)
+            self._size_bytes = _resident_bytes(process_id, has_children=self._has_children)
         return self._size_bytes
 
 
-def _resident_bytes(process_id: int | None) -> int:
+def _resident_bytes(process_id: int | None, *, has_children: bool) -> int:
     try:
-        return int(psutil.Process(process_id).memory_info().rss) if process_id is not None else 0
+        if process_id is None:
+            return 0
+        process = psutil.Process(process_id)
+        children = process.children(recursive=True) if has_children else []
+        return sum(int(each.memory_info().rss) for each in (process, *children))
     except (psutil.Error, OSError):
         return 0  # it is gone, or this process has no file handle left to look at it

@@ -15,9 +15,9 @@ from typing import Final
 from ganglion.core.engine import Embedded, Ranked
 from ganglion.core.errors import ContextLengthExceeded, InvalidValue
 from ganglion.core.request import TextPrompt, TokenPrompt
-from ganglion.engines.llama.tokens import WorkerTokens
 from ganglion.engines.prompt_checks import check_tokens
 from ganglion.engines.supervision.ipc import SpecialTokens, WorkerReady
+from ganglion.engines.worker_tokens import WorkerTokens
 
 _QUESTION_TOKENS: Final = 1024
 _QUESTION_INPUTS: Final = 64

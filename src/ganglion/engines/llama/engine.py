@@ -1,59 +1,25 @@
 """llama.cpp as an Engine: chat and vectors over the tokens of one model, inside the model's limits.
 
-Law: data flows one way. `WorkerTokens` knows the workers, `TextEngine` and the embedder know the tokens, and
-this knows all three; none of them knows this.
+Law: data flows one way. The engine knows its tokens and the embedder, and neither of them knows this.
 """
 
-import asyncio
-import logging
-import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 
-from ganglion.core.delivery import Room, Sink, give, pulled
-from ganglion.core.engine import (
-    Embedded,
-    EmbedRequest,
-    ModelState,
-    PlacedImage,
-    Ranked,
-    RankRequest,
-    ReadPrompt,
-    TokenizerInfo,
-)
-from ganglion.core.errors import (
-    GanglionError,
-    InsufficientMemory,
-    InvalidValue,
-    ModelLoading,
-    ModelNotFound,
-    Overloaded,
-    VisionUnsupported,
-)
-from ganglion.core.events import (
-    Event,
-    Failed,
-    Started,
-    TokenEvent,
-)
+from ganglion.core.engine import Embedded, EmbedRequest, ModelState, Ranked, RankRequest
+from ganglion.core.errors import InsufficientMemory, InvalidValue
 from ganglion.core.model import ModelFacts
-from ganglion.core.request import Request, TokenRequest
 from ganglion.engines.llama.embedder import WorkerEmbedder
 from ganglion.engines.llama.faults import InjectedFault
 from ganglion.engines.llama.plan import EnginePlan, plan
-from ganglion.engines.llama.tokens import WorkerTokens
-from ganglion.engines.prompt_checks import bounded, check_tokens
-from ganglion.engines.rendering.renderer import Renderer
+from ganglion.engines.llama.tokens import worker_tokens
 from ganglion.engines.resources import free_bytes, usable_cores
 from ganglion.engines.settings import EngineSettings
-from ganglion.engines.text_engine import TextEngine
-
-_logger = logging.getLogger("ganglion.engines")
+from ganglion.engines.worker_engine import WorkerEngine
 
 
-class LlamaEngine:
+class LlamaEngine(WorkerEngine):
     """One model file, served by one worker process; `faults` are for tests."""
 
     def __init__(
@@ -69,169 +35,33 @@ class LlamaEngine:
 
         `free_video_memory` is left out where no accelerator can be used.
         """
-        self._facts = facts
-        self._settings = settings
         free = free_bytes() if free_memory is None else free_memory
         decided = plan(
             settings, facts, cores=usable_cores(), free_bytes=free, free_video_bytes=free_video_memory
         )
         self.plan: EnginePlan = replace(decided, faults=faults)
-        self._created_s = int(time.time())
-        if self.plan.context > facts.context_length:
-            _logger.warning(
-                "%s was trained on contexts of %d tokens; beyond that its answers degrade (context is %d)",
-                settings.model_id,
-                facts.context_length,
-                self.plan.context,
-            )
-        self._in_flight = 0
-        self._limit = self.plan.parallel + settings.queue_limit
-        self.tokens = tokens = WorkerTokens(facts, settings, self.plan, self._limit)
-        self._renderer = Renderer()
-        self._text = TextEngine(
-            settings.model_id,
-            tokens,
-            self._renderer,
-            facts,
-            context=self.plan.context,
-            chat_template=settings.chat_template,
-            special_tokens=lambda: tokens.ready.special_tokens,
-        )
+        limit = self.plan.parallel + settings.queue_limit
+        tokens = worker_tokens(facts, settings, self.plan, limit=limit)
+        super().__init__(facts, settings, tokens, context=self.plan.context, limit=limit)
         self._has_vectors = "embeddings" in facts.capabilities
         """Whether what vectors take is part of what was promised."""
         self._embedder = WorkerEmbedder(
             tokens, longest=self.plan.vectors.input_tokens, vocabulary_size=facts.vocabulary_size
         )
 
-    async def open(self) -> None:
-        """Start the worker and wait until the model is loaded."""
-        rendering = asyncio.create_task(self._renderer.open())
-        try:
-            await self.tokens.open()
-            await rendering
-        except BaseException:
-            rendering.cancel()
-            await asyncio.gather(rendering, return_exceptions=True)
-            await self._renderer.close()
-            raise
-
-    async def close(self) -> None:
-        """Stop the worker, which keeps its hot prefixes where there is a folder for them."""
-        await self._renderer.close()
-        await self.tokens.close()
-
     def models(self) -> tuple[ModelState, ...]:
         """This model."""
-        supervisor, load = self.tokens.supervisor, self.tokens.load
-        return (
-            ModelState(
-                id=self._settings.model_id,
-                engine="llama",
-                status=supervisor.status,
-                context_length=self.plan.context,
-                created_s=self._facts.modified_s or self._created_s,
-                aliases=self._settings.aliases,
-                capabilities=self._facts.capabilities or ("chat",),
-                memory_mb=self._required_bytes() >> 20,
-                resident_mb=self.tokens.resident_bytes() >> 20,
-                devices=("gpu",) if self.plan.video_bytes else ("cpu",),
-                in_flight=self._in_flight,
-                queued=self.tokens.queue.queued + load.waiting,
-                kv_used=load.kv_used,
-                kv_total=self.plan.kv_tokens,
-                slots_used=load.running,
-                slots_total=self.plan.parallel,
-                restarts=self.tokens.restarts,
-                load=load,
-                error=supervisor.error.message if supervisor.error is not None else None,
-                facts=self._facts,
-                sampling=self._facts.sampling,
-                readout=self.tokens.readout,
-            ),
+        own = replace(
+            self._state(),
+            engine="llama",
+            memory_mb=self._required_bytes() >> 20,
+            devices=("gpu",) if self.plan.video_bytes else ("cpu",),
+            kv_total=self.plan.kv_tokens,
+            slots_total=self.plan.parallel,
         )
+        return (own,)
 
-    def generate(self, request: Request) -> AsyncGenerator[Event, None]:
-        """Answer one request."""
-        return pulled(partial(self.generate_into, request))
-
-    async def generate_into(self, request: Request, sink: Sink[Event]) -> None:
-        """Answer one request, delivering what comes of it."""
-        if (error := self._refusal()) is not None:
-            await give(sink, Failed(error))
-            return
-        self._in_flight += 1
-        try:
-            await self._text.generate_into(request, self._laid_out(sink) if request.wants_readout else sink)
-        finally:
-            self._in_flight -= 1
-
-    def _refusal(self) -> GanglionError | None:
-        """Why nothing can be generated now, None where it can."""
-        model_id = self._settings.model_id
-        if self.tokens.supervisor.status in ("unloaded", "loading"):
-            return ModelLoading(f"The model {model_id!r} is still loading.")
-        if self._in_flight >= self._limit:
-            return self._overloaded()
-        if not self._facts.can_generate:
-            return InvalidValue(
-                f"The model {model_id!r} makes embeddings and does not generate text.",
-                param="model",
-                hint="Ask it through /v1/embeddings, or name another model.",
-            )
-        return None
-
-    def _overloaded(self) -> Overloaded:
-        return Overloaded(
-            f"{self._limit} requests are running or waiting, which is as many as this model takes.",
-            extras={"queue_depth": self._settings.queue_limit},
-        )
-
-    def _laid_out(self, sink: Sink[Event]) -> Sink[Event]:
-        """Says where readouts begin how many of their values belong to a layer."""
-        concepts = len(self.tokens.ready.concepts)
-
-        def say(events: Sequence[Event]) -> Room:
-            return sink(
-                [
-                    replace(event, readout_concepts=concepts) if isinstance(event, Started) else event
-                    for event in events
-                ]
-            )
-
-        return say
-
-    # Prompts and vectors
-
-    async def read(self, request: Request) -> ReadPrompt:
-        """The prompt as the model reads it."""
-        return await self._text.read(request)
-
-    async def detokenize(self, model: str, tokens: tuple[int, ...], *, tenant: str = "") -> str:
-        """Ids to text."""
-        self._check(model, tokens)
-        return await self.tokens.text_of(tokens, tenant=tenant)
-
-    async def pieces(self, model: str, tokens: tuple[int, ...], *, tenant: str = "") -> tuple[bytes, ...]:
-        """The bytes of each token."""
-        self._check(model, tokens)
-        return await self.tokens.pieces(tokens, tenant=tenant)
-
-    async def tokenizer_info(self, model: str) -> TokenizerInfo:
-        """The vocabulary and the template."""
-        self._check(model)
-        ready = self.tokens.ready
-        special = ready.special_tokens
-        return TokenizerInfo(
-            vocabulary_size=ready.vocabulary_size,
-            context_length=self.plan.context,
-            chat_template=self._text.template,
-            bos_token=self._facts.bos_token,
-            eos_token=self._facts.eos_token,
-            bos_id=special.bos,
-            eos_id=special.eos,
-            adds_bos=special.adds_bos,
-            end_ids=tuple(special.ends),
-        )
+    # Vectors
 
     async def embed(self, request: EmbedRequest) -> Embedded:
         """Embed every input."""
@@ -256,71 +86,24 @@ class LlamaEngine:
     @contextmanager
     def _embedding(self) -> Iterator[None]:
         """One request for vectors, inside the limits of the model and of the machine's memory."""
-        if self._in_flight >= self._limit:
-            raise self._overloaded()
-        if not self._has_vectors:
-            free, needed = free_bytes(), self.plan.vectors.size_bytes
-            if free < needed:
-                raise InsufficientMemory(
-                    f"Embeddings of this model need about {needed >> 20} MiB more and {free >> 20} MiB are "
-                    "free.",
-                    free_mb=free >> 20,
-                    required_mb=needed >> 20,
-                )
-            self._has_vectors = True
-        self._in_flight += 1
-        try:
+        with self._counted():
+            self._promise_vectors()
             yield
-        finally:
-            self._in_flight -= 1
+
+    def _promise_vectors(self) -> None:
+        """Count what vectors take from the first request on; raises where memory has no room for it."""
+        if self._has_vectors:
+            return
+        free, needed = free_bytes(), self.plan.vectors.size_bytes
+        if free < needed:
+            raise InsufficientMemory(
+                f"Embeddings of this model need about {needed >> 20} MiB more and {free >> 20} MiB are free.",
+                free_mb=free >> 20,
+                required_mb=needed >> 20,
+            )
+        self._has_vectors = True
 
     def _required_bytes(self) -> int:
         is_promised = not self._has_vectors or "embeddings" in self._facts.capabilities
         vectors = 0 if is_promised else self.plan.vectors.size_bytes
         return self.plan.required_bytes + vectors + self.tokens.second_bytes
-
-    def _check(self, model: str, tokens: tuple[int, ...] = ()) -> None:
-        if model != self._settings.model_id:
-            raise ModelNotFound(model)
-        if tokens:
-            check_tokens((min(tokens), max(tokens)), self._facts.vocabulary_size, "tokens")
-
-    # Token lists
-
-    async def continue_tokens(self, model: str, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
-        """Run a token list, inside the limits of the model."""
-        try:
-            self._check(model, request.tokens)
-            if (refusal := self._refusal()) is not None:
-                raise refusal
-            request = bounded(request, self.plan.context)
-        except GanglionError as error:
-            yield Failed(error)
-            return
-        self._in_flight += 1
-        try:
-            async with aclosing(self.tokens.run(request)) as events:
-                async for event in events:
-                    yield event
-        finally:
-            self._in_flight -= 1
-
-    async def save_kv(self, model: str, salt: str, tokens: tuple[int, ...]) -> bytes:
-        """The KV that is cached of some tokens."""
-        self._check(model, tokens)
-        return await self.tokens.save_kv(salt, tokens)
-
-    async def load_kv(self, model: str, salt: str, tokens: tuple[int, ...], state: bytes) -> int:
-        """Put saved KV into the cache."""
-        self._check(model, tokens)
-        return await self.tokens.load_kv(salt, tokens, state)
-
-    async def place_image(self, model: str, data: bytes, mime: str) -> PlacedImage:
-        """No model of this engine sees yet."""
-        self._check(model)
-        raise VisionUnsupported(
-            f"The model {model!r} reads text and no images.",
-            param="data",
-            hint="Describe the image in words, or name a model that sees.",
-            extras={"model": model, "suggestion": None},
-        )

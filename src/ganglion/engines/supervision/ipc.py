@@ -153,6 +153,8 @@ class WorkerReady(_WorkerFrame, frozen=True):
     concepts: list[str] = []
     """What is read out, of each of the layers."""
     readout_layers: list[int] = []
+    kv_tokens: int = 0
+    """How many tokens its cache has room for, where only the worker can tell."""
 
 
 class WorkerRefusal(_WorkerFrame, frozen=True):

@@ -16,6 +16,8 @@ from ganglion.core.engine import Status
 from ganglion.core.errors import EngineFailed, GanglionError, ModelRecovering, ShuttingDown
 from ganglion.engines.child import command, describe_exit
 from ganglion.engines.supervision.connection import Connection, WorkerDied
+from ganglion.engines.supervision.ipc import WorkerReady
+from ganglion.engines.supervision.launch import WorkerLaunch
 from ganglion.engines.supervision.watchdog import Watchdog, WorkerLimits
 
 _logger = logging.getLogger("ganglion.engines")
@@ -36,11 +38,14 @@ class _CannotSpawn(EngineFailed):
 class Supervisor:
     """One model's worker, as the rest of the server sees it."""
 
-    def __init__(self, name: str, module: str, plan: bytes, limits: WorkerLimits) -> None:
+    def __init__(
+        self, name: str, module: str, plan: bytes, limits: WorkerLimits, launch: WorkerLaunch | None = None
+    ) -> None:
         self._name = name
         self._module = module
         self._plan = plan
         self._limits = limits
+        self._launch = launch or WorkerLaunch()
         self._process: asyncio.subprocess.Process | None = None
         self._connection: Connection | None = None
         self._up = asyncio.Event()
@@ -107,7 +112,7 @@ class Supervisor:
         self.restarts += is_again
         connection.send_raw(self._plan)
         try:
-            ready = await asyncio.wait_for(connection.ready, self._limits.load_s)
+            ready = await self._loaded(connection)
         except TimeoutError:
             connection.abort()
             raise EngineFailed(f"The model was not loaded within {self._limits.load_s:g} s.") from None
@@ -127,6 +132,15 @@ class Supervisor:
         _logger.info("%s: worker %s loaded in %.2f s", self._name, self.process_id, ready.load_s)
         return connection
 
+    async def _loaded(self, connection: Connection) -> WorkerReady:
+        """What the worker says once it has loaded; raises TimeoutError where it does not get on with it."""
+        seen = None
+        while connection.vitals.answers != seen:
+            seen = connection.vitals.answers
+            with suppress(TimeoutError):
+                return await asyncio.wait_for(asyncio.shield(connection.ready), self._limits.load_s)
+        raise TimeoutError
+
     async def _spawn(self) -> Connection:
         """A process at the other end of a new socket, which it alone inherits."""
         with ExitStack() as opened:
@@ -135,10 +149,11 @@ class Supervisor:
                 opened.callback(ours.close)
                 with theirs:
                     self._process = await asyncio.create_subprocess_exec(
-                        *command(self._module, str(theirs.fileno())),
+                        *command(self._module, str(theirs.fileno()), python=self._launch.python),
                         pass_fds=[theirs.fileno()],
                         stdin=asyncio.subprocess.DEVNULL,
-                        env={**_BLAS_ENVIRONMENT, **os.environ},
+                        env={**_BLAS_ENVIRONMENT, **os.environ, **self._launch.environment},
+                        start_new_session=self._launch.leads_group,
                     )
                 self.process_id = self._process.pid
                 ours.setblocking(False)
@@ -220,9 +235,8 @@ class Supervisor:
         return None
 
     def _kill(self) -> None:
-        if self._process is not None:
-            with suppress(ProcessLookupError):
-                self._process.kill()
+        if self._process is not None and self._process.returncode is None:
+            self._launch.kill(self._process.pid)
 
     async def _reap(self, grace_s: float = _EXIT_GRACE_S) -> int:
         """Wait for the process to end, and see to it that it does; its exit code, or minus its signal."""
@@ -233,6 +247,7 @@ class Supervisor:
         except TimeoutError:
             self._kill()
             code = await self._process.wait()
+        await self._launch.clear(self._process.pid)
         # Only now: whoever is cancelled while it waits leaves the process to the next one to wait for.
         self._process = self.process_id = None
         return code

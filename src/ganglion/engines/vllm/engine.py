@@ -1,11 +1,106 @@
-"""vLLM as an Engine: chat, vectors and token sessions over a worker in vLLM's own environment."""
+"""vLLM as an Engine: chat and token sessions over a worker in vLLM's own environment."""
 
-from ganglion.core.engine import ManagedEngine
+import os
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from ganglion.core.engine import ManagedEngine, ModelState
+from ganglion.core.errors import LoadFailed
 from ganglion.core.model import ModelFacts
+from ganglion.engines.resources import free_bytes
+from ganglion.engines.settings import EngineSettings
+from ganglion.engines.supervision.supervisor import Supervisor
+from ganglion.engines.vllm.environment import WorkerFolder, check_python, computes_on_processor
+from ganglion.engines.vllm.installed import python_of
+from ganglion.engines.vllm.unsupported import check_request
+from ganglion.engines.vllm.vllm_plan import VllmPlan, plan
+from ganglion.engines.worker_engine import WorkerEngine
+from ganglion.engines.worker_tokens import WorkerTokens
+
+WORKER: Final = "ganglion.engines.vllm.worker.entry"
+
+
+class VllmEngine(WorkerEngine):
+    """One checkpoint, served by one worker that has processes of its own."""
+
+    def __init__(
+        self,
+        facts: ModelFacts,
+        settings: EngineSettings,
+        *,
+        free_memory: int | None = None,
+        free_video_memory: int | None = None,
+    ) -> None:
+        """`free_memory` in bytes is what others leave; left out, it is what the machine has now."""
+        self._python = python_of(settings.vllm.python, os.environ)
+        self._on_processor = computes_on_processor(self._python)
+        decided = plan(
+            settings,
+            facts,
+            free_bytes=free_bytes() if free_memory is None else free_memory,
+            free_video_bytes=free_video_memory,
+            on_processor=self._on_processor,
+            variables=os.environ,
+        )
+        self._folder = WorkerFolder()
+        self.plan: VllmPlan = replace(decided, folder=str(self._folder.path))
+        limit = self.plan.parallel + settings.queue_limit
+        tokens = WorkerTokens(
+            settings.model_id,
+            Supervisor(
+                settings.model_id,
+                WORKER,
+                msgspec.msgpack.encode(self.plan),
+                settings.limits,
+                self._folder.launch(self._python, self.plan),
+            ),
+            vocabulary_size=facts.vocabulary_size,
+            limit=limit,
+            check=check_request,
+            has_children=True,
+        )
+        super().__init__(facts, settings, tokens, context=self.plan.context, limit=limit)
+
+    async def open(self) -> None:
+        """Start vLLM and wait until the model is loaded."""
+        await check_python(self._python)
+        self._folder.make()
+        try:
+            await super().open()
+        except BaseException:
+            self._folder.remove()
+            raise
+
+    async def close(self) -> None:
+        """Stop vLLM with all its processes."""
+        await super().close()
+        self._folder.remove()
+
+    def models(self) -> tuple[ModelState, ...]:
+        """This model."""
+        own = replace(
+            self._state(),
+            engine="vllm",
+            memory_mb=self.plan.required_bytes >> 20,
+            # vLLM would read images; nothing hands it any yet.
+            capabilities=tuple(each for each in self._state().capabilities if each != "vision"),
+            kv_total=self.tokens.ready.kv_tokens,
+            devices=("cpu",) if self._on_processor else ("gpu",),
+            slots_total=self.plan.parallel,
+        )
+        return (own,)
 
 
 def build_vllm(
     facts: ModelFacts | None, settings: object, *, free_memory: int | None, free_video_memory: int | None
 ) -> ManagedEngine:
     """The engine of one checkpoint."""
-    raise NotImplementedError
+    assert isinstance(settings, EngineSettings)
+    if facts is None:
+        raise LoadFailed(
+            "vLLM runs checkpoints, and no model was named.",
+            hint="Name a folder with config.json and safetensors files.",
+        )
+    return VllmEngine(facts, settings, free_memory=free_memory, free_video_memory=free_video_memory)

@@ -5,6 +5,7 @@ from typing import Literal
 import numpy as np
 
 from ganglion.core.events import Alternative, FinishReason, Piece, Token
+from ganglion.engines.answer_text import AnswerText
 from ganglion.engines.llama.concepts.steering import variant_of
 from ganglion.engines.llama.grammar.matcher import GrammarMatcher, OffGrammar
 from ganglion.engines.llama.native.arrays import Floats, Ids
@@ -16,8 +17,6 @@ from ganglion.engines.supervision.ipc import PieceRecord, SequenceEnd, SequenceU
 from ganglion.scheduler.sequence import Sequence
 from ganglion.scheduler.spans import Spans, clipped, merged, shifted
 from ganglion.scheduler.step import Chunk
-from ganglion.text.detokenize import Detokenizer
-from ganglion.text.stops import StopMatcher
 
 
 class Job:
@@ -53,8 +52,7 @@ class Job:
             submit.tokens,
             ignore_eos=submit.stop.ignore_eos,
         )
-        self._detokenizer = Detokenizer()
-        self._stops = StopMatcher(submit.stop.strings, is_shown=submit.stop.is_shown)
+        self._text = AnswerText(submit, lambda token: vocabulary[token][1])
         self._first_token_s: float | None = None
         self._stop_token: int | None = None
         self._final: int | None = None
@@ -143,17 +141,17 @@ class Job:
         if is_end or token in self._stop_tokens:
             self._stop_token = token
             is_shown = self._stop.is_shown and not is_end
-            last = self._shown(record) + self._flushed() if is_shown else self._last(record)
+            last = self._text.shown(record) + self._text.flushed() if is_shown else self._text.last(record)
             return self._closed("stop", record, last, now_s)
         if self._matcher is not None:
             self._matcher.follow(token)
-        pieces = self._shown(record)
-        if self._stops.matched is not None:
+        pieces = self._text.shown(record)
+        if self._text.matched is not None:
             return self._closed("stop", record, pieces, now_s)
         if self._matcher is not None and self._matcher.is_complete:
-            return self._closed("stop", record, pieces + self._flushed(), now_s)
+            return self._closed("stop", record, pieces + self._text.flushed(), now_s)
         if count >= self._submit.max_tokens or len(self.sequence.tokens) + 1 >= context_length:
-            return self._closed("length", record, pieces + self._flushed(), now_s)
+            return self._closed("length", record, pieces + self._text.flushed(), now_s)
         if self._matcher is not None:
             self._matcher.look_ahead()
         return token, SequenceUpdate(self.id, pieces=self._records(self._timely(record, pieces)))
@@ -210,29 +208,9 @@ class Job:
     def _stuck(self, now_s: float) -> SequenceUpdate:
         """The end where no token is left: a grammar that is satisfied outranks whatever forbade the rest."""
         if self._matcher is not None and self._matcher.is_accepting:
-            return self._ended("stop", self._flushed(), now_s)
+            return self._ended("stop", self._text.flushed(), now_s)
         error = OffGrammar("No token of the model fits the answer's grammar here.")
         return self._ended("failed", [], now_s, error=error)
-
-    def _shown(self, token: Token) -> list[Piece]:
-        """What may be shown now that a token is there."""
-        is_special = self._vocabulary[token.id][1]
-        if not self._submit.in_tokens:
-            return list(self._stops.feed(self._detokenizer.feed(token, is_special)))
-        if self._stop.strings:
-            # Only watched: whoever reads tokens gets each of them as it comes, those of the stop as well.
-            self._stops.feed(self._detokenizer.feed(token, is_special))
-        return [Piece("", (token,))]
-
-    def _last(self, token: Token) -> list[Piece]:
-        """What is shown of a token that ends the answer: nothing, unless somebody reads tokens."""
-        return [Piece("", (token,))] if self._submit.in_tokens else self._flushed()
-
-    def _flushed(self) -> list[Piece]:
-        if self._submit.in_tokens:
-            return []
-        last = self._stops.feed(self._detokenizer.flush())
-        return [*last, *self._stops.flush()]
 
     def _ended(
         self,
@@ -257,7 +235,7 @@ class Job:
         return SequenceEnd(
             reason=reason,
             completion_tokens=completion_tokens,
-            stop_sequence=self._stops.matched,
+            stop_sequence=self._text.matched,
             queued_s=admitted_s - sequence.arrived_s,
             prefill_s=first_s - admitted_s,
             decode_s=now_s - first_s,

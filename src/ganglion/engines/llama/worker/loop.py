@@ -17,11 +17,11 @@ from ganglion.engines.llama.kv.hot_prefixes import HotPrefixes, LoadedPrefix, op
 from ganglion.engines.llama.kv.transfer import KvTransfer, KvTransferResult
 from ganglion.engines.llama.native.model import NativeModel
 from ganglion.engines.llama.plan import LARGEST_CHUNK, EnginePlan, output_rows
-from ganglion.engines.llama.worker.frame_socket import FrameSocket
 from ganglion.engines.llama.worker.job import Job
 from ganglion.engines.llama.worker.runner import BackgroundStep, Runner
 from ganglion.engines.llama.worker.sampling import NotANumber
 from ganglion.engines.llama.worker.scoring import Scorer, Vocabulary
+from ganglion.engines.supervision.frame_socket import FrameSocket
 from ganglion.engines.supervision.ipc import (
     Abort,
     LoadKv,

@@ -14,7 +14,7 @@ import msgspec
 from ganglion.engines.child_main import confine
 from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.plan import EnginePlan
-from ganglion.engines.llama.worker.frame_socket import FrameSocket
+from ganglion.engines.supervision.frame_socket import FrameSocket
 
 _SPIN_COUNT = "1000"
 """How long OpenMP threads spin at a barrier before they sleep. The library's default spins for milliseconds:

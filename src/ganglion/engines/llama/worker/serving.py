@@ -20,9 +20,8 @@ from ganglion.engines.llama.concepts.pack import ConceptBook, ConceptPack, merge
 from ganglion.engines.llama.native.model import NativeModel
 from ganglion.engines.llama.plan import EnginePlan
 from ganglion.engines.llama.worker.embedding import BatchEmbedder, EmbeddingQueue
-from ganglion.engines.llama.worker.frame_socket import FrameSocket
 from ganglion.engines.llama.worker.loop import Inbox, StepLoop
-from ganglion.engines.llama.worker.tokenizing import TokenizerThreads
+from ganglion.engines.supervision.frame_socket import FrameSocket
 from ganglion.engines.supervision.ipc import (
     Abort,
     Detokenize,
@@ -41,6 +40,7 @@ from ganglion.engines.supervision.ipc import (
     WorkerRefusal,
     to_worker,
 )
+from ganglion.engines.tokenizing import TokenizerThreads
 
 
 def _load_concepts(plan: EnginePlan, model: NativeModel) -> ConceptBook | None:

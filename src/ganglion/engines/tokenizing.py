@@ -1,4 +1,4 @@
-"""Turns text to tokens and back beside the running batch: one thread a size of text, tenants in turn.
+"""Turns text to tokens and back beside a worker's running batch: one thread a size of text, tenants in turn.
 
 Law: a text waits for texts of its own size only, and of these for at most one of each other tenant. The
 library cannot be interrupted while it tokenizes, and takes about a second for a megabyte; so what it would
@@ -10,11 +10,10 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from time import clock_gettime, pthread_getcpuclockid
-from typing import Final
+from typing import Final, Protocol
 
 from ganglion.core.errors import GanglionError, InvalidValue
 from ganglion.engines.fair_thread import FairThread
-from ganglion.engines.llama.native.model import NativeModel
 from ganglion.engines.supervision.ipc import (
     Detokenize,
     Detokenized,
@@ -40,6 +39,30 @@ _MARKER_BYTES: Final = 3
 _LONGEST_S: Final = 120.0
 """Of processor time for one text that still counts as progress."""
 
+
+class TextVocabulary(Protocol):
+    """What a worker's tokenizer can be asked, from several threads at once."""
+
+    vocabulary_size: int
+
+    @property
+    def keeps_all_text(self) -> bool:
+        """Whether no part of a text is dropped or rewritten before it is cut into tokens."""
+
+    @property
+    def strips_whitespace(self) -> bool:
+        """Whether white space may be dropped."""
+
+    def markers(self) -> list[bytes]:
+        """The control tokens that a text may write out."""
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Text to ids."""
+
+    def piece(self, token: int) -> bytes:
+        """A token's bytes, a special one's name."""
+
+
 _TextQuestion = Tokenize | Detokenize | MeasurePieces
 _Send = Callable[[FromWorker], None]
 
@@ -47,7 +70,9 @@ _Send = Callable[[FromWorker], None]
 class TokenizerThreads:
     """Answers questions about texts; `send` and `refuse` are called on its threads."""
 
-    def __init__(self, model: NativeModel, send: _Send, refuse: Callable[[int, GanglionError], None]) -> None:
+    def __init__(
+        self, model: TextVocabulary, send: _Send, refuse: Callable[[int, GanglionError], None]
+    ) -> None:
         self._model = model
         self._refuse = refuse
         self._markers: list[bytes] | None = None
@@ -148,7 +173,7 @@ class _TokenizerThread:
             self._began_s = None
 
 
-def longest_pieces_of(model: NativeModel) -> list[int]:
+def longest_pieces_of(model: TextVocabulary) -> list[int]:
     """How long the pieces of a model's vocabulary are, where that bounds how few tokens a text can have."""
     if not model.keeps_all_text:
         return []
