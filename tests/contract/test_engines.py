@@ -171,12 +171,14 @@ async def vllm() -> AsyncIterator[Subject]:
         yield Subject(engine, "smollm2", block=32, has_vectors=False)
 
 
+VLLM_MARKS = [pytest.mark.model, pytest.mark.alone, pytest.mark.timeout(600)]
+"""Its threads want the cores to themselves, and it takes a while to start."""
 Factory = Callable[[], AbstractAsyncContextManager[Subject]]
 ENGINES = [
     pytest.param(echo, id="echo"),
     pytest.param(residents, id="residents"),
     pytest.param(llama, id="llama", marks=pytest.mark.model),
-    pytest.param(vllm, id="vllm", marks=[pytest.mark.model, pytest.mark.timeout(600)]),
+    pytest.param(vllm, id="vllm", marks=VLLM_MARKS),
 ]
 
 

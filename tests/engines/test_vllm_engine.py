@@ -295,9 +295,9 @@ async def test_an_urgent_request_overtakes_those_that_wait(engine: VllmEngine) -
 
     most = engine.plan.parallel
     crowd = [asyncio.create_task(run("long", 0, 60 + 5 * each)) for each in range(most)]
-    await until(lambda: engine.tokens.load.running == most, 60.0)
+    await until(lambda: engine.tokens.load.running == most, 240.0)
     late = [asyncio.create_task(run("later", 10, 4)) for _ in range(2)]
-    await until(lambda: engine.tokens.load.waiting == 2, 60.0)
+    await until(lambda: engine.tokens.load.waiting == 2, 240.0)
     urgent = asyncio.create_task(run("urgent", -10, 4))
     await asyncio.gather(*crowd, *late, urgent)
     assert done.index("urgent") < done.index("later")

@@ -48,6 +48,37 @@ def write_checkpoint(gguf: Path, folder: Path) -> Path:
     return folder
 
 
+def write_small_checkpoint(gguf: Path, folder: Path, *, heads: int = 8, width: int = 128) -> Path:
+    """A small llama of random weights with a GGUF file's tokenizer, whose heads several ranks can share."""
+    folder.mkdir(parents=True)
+    reader = GGUFReader(gguf)
+    sizes = {"hidden_size": width, "num_hidden_layers": 2, "num_attention_heads": heads}
+    sizes |= {"num_key_value_heads": heads // 2, "intermediate_size": 2 * width}
+    vocabulary = len(_value(reader, "tokenizer.ggml.tokens"))
+    (folder / "config.json").write_text(json.dumps(_config(reader, is_tied=True) | sizes))
+    (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(reader)))
+    (folder / "tokenizer_config.json").write_text(json.dumps(_tokenizer_config(reader)))
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens": (vocabulary, width), "model.norm": (width,)}
+    for block in range(2):
+        for name in _BLOCK_TENSORS.values():
+            wide = 2 * width if name in ("mlp.gate_proj", "mlp.up_proj") else width
+            rows = width // 2 if name in ("self_attn.k_proj", "self_attn.v_proj") else wide
+            deep = 2 * width if name == "mlp.down_proj" else width
+            shape = (width,) if "layernorm" in name else (rows, deep)
+            shapes[f"model.layers.{block}.{name}"] = shape
+    chance = np.random.default_rng(7)
+    write_safetensors(
+        folder / "model.safetensors",
+        {
+            f"{name}.weight": np.ones(shape, np.float32)
+            if len(shape) == 1
+            else chance.normal(0.0, 0.05, shape).astype(np.float32)
+            for name, shape in shapes.items()
+        },
+    )
+    return folder
+
+
 def write_safetensors(path: Path, tensors: Mapping[str, _Weights]) -> None:
     """Write tensors as bfloat16."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}

@@ -247,8 +247,6 @@ def _environment(settings: "EngineSettings", variables: Mapping[str, str]) -> di
         found.update(dict.fromkeys(_DEVICE_VARIABLES, ",".join(own.devices)))
     if settings.threads is not None:
         found.update(OMP_NUM_THREADS=str(settings.threads), VLLM_CPU_OMP_THREADS_BIND="nobind")
-    if settings.kv_tokens is not None or own.kv_cache_gb is not None:
-        found["VLLM_CPU_KVCACHE_SPACE"] = ""  # it would win over what the settings say
     return found
 
 

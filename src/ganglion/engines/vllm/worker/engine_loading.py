@@ -1,5 +1,6 @@
 """Loads a checkpoint into vLLM's engine, and gets it ready for its first request."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,6 +103,8 @@ def _engine_arguments(plan: VllmPlan) -> AsyncEngineArgs:
     arguments: dict[str, Any] = dict(plan.arguments)
     checkpoint = Path(arguments["model"])
     arguments["tokenizer"] = str(write_text_tokenizer(checkpoint, Path(plan.folder) / "tokenizer"))
+    if "kv_cache_memory_bytes" in arguments:
+        os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)  # it would win over what the settings say
     if is_on_processor():
         arguments.setdefault("kv_cache_memory_bytes", plan.processor_kv_bytes)
         arguments.setdefault("block_size", _PROCESSOR_BLOCK)

@@ -1,7 +1,7 @@
 """One request inside the worker: from what vLLM says of it to what its client may see."""
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Literal
 
 from vllm.logprobs import Logprob
 from vllm.outputs import RequestOutput
@@ -13,6 +13,8 @@ from ganglion.engines.vllm.worker.checkpoint_vocabulary import CheckpointVocabul
 
 _Likely = dict[int, Logprob]
 _NONE: Final[_Likely] = {}
+_REASONS: Final[dict[str | None, FinishReason]] = {"stop": "stop", "length": "length"}
+"""Others are vLLM's own failures, such as a format that it could not follow."""
 
 
 class Generation:
@@ -49,7 +51,7 @@ class Generation:
             scored = self._scored(output)
         [completion] = output.outputs
         pieces: list[Piece] = []
-        reason: FinishReason | None = None
+        reason: FinishReason | Literal["failed"] | None = None
         if self._submit.max_tokens == 0:
             reason = "length"
         else:
@@ -60,7 +62,7 @@ class Generation:
                 if reason is not None:
                     break
         if reason is None and output.finished:
-            reason = "stop" if completion.finish_reason == "stop" else "length"
+            reason = _REASONS.get(completion.finish_reason, "failed")
             pieces += self._text.flushed()
         end = None if reason is None else self._end(reason, now_s)
         return SequenceUpdate(self.id, started, None, scored, self._records(pieces), end)
@@ -83,7 +85,7 @@ class Generation:
             return pieces + self._text.flushed(), "length"
         return pieces, None
 
-    def _end(self, reason: FinishReason, now_s: float) -> SequenceEnd:
+    def _end(self, reason: FinishReason | Literal["failed"], now_s: float) -> SequenceEnd:
         self.is_ended = True
         first_s = self._first_s or now_s
         return SequenceEnd(
@@ -93,6 +95,7 @@ class Generation:
             queued_s=0.0,
             prefill_s=first_s - self._arrived_s,
             decode_s=now_s - first_s,
+            error="vLLM gave the answer up." if reason == "failed" else None,
             stop_token=self._stop_token,
             token_ids=self._generated if self._submit.wants_token_ids else None,
         )
