@@ -1,7 +1,7 @@
 """Readouts and steering by vLLM: what our own forward pass and llama.cpp compute of the same weights."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import cache
@@ -85,7 +85,7 @@ class Steered(ReferenceModel):
         key = variant_of(terms)
         self._pushes = Steerer(merge_packs([PACK]), BLOCKS).vectors(key) if key else None
 
-    def weight(self, name: str, rows: list[int] | slice = slice(None)) -> Floats:
+    def weight(self, name: str, rows: Sequence[int] | slice = slice(None)) -> Floats:
         rounded = bfloat16(super().weight(name, rows)).astype(np.uint32) << 16
         return rounded.view(np.float32)
 
@@ -190,7 +190,7 @@ async def test_cached_kv_is_found_only_by_those_who_are_steered_alike(engine: Vl
 async def test_a_prompt_that_is_read_is_computed_although_it_is_cached(
     engine: VllmEngine,
 ) -> None:
-    prompt = (await tokens_of(engine, "Again. " + TEXT * 8))[:200]
+    prompt = (await tokens_of(engine, "Again. " + TEXT * 12))[:200]
     first = await run(engine, asked(prompt, (0, None)))
     again = await run(engine, asked(prompt, (100, None)))
     assert sorted(again.read) == list(range(100, 200))

@@ -57,7 +57,8 @@ def check_concepts(settings: "EngineSettings", facts: ModelFacts, arguments: Map
     if own.executor != "mp":
         raise _apart("vllm.executor", "Readouts come from the processes of one machine")
     for name in _SPLITTING:
-        if arguments.get(name) not in (None, False, 1):
+        value = arguments.get(name)
+        if value is True or (value and value != 1):  # True equals 1, and one process divides nothing
             raise _apart("vllm.extra", f"Readouts need whole passes, which {name} divides")
 
 
