@@ -22,9 +22,6 @@ REASONS = {
     ("gateway.upstream.node_client", "gateway.upstream.node_client"): (
         "`call` takes what `stream` takes, each by its name, so that both are checked where they are called"
     ),
-    ("server.endpoints.http", "server.endpoints.http"): (
-        "the loop behind every frame of a stream does not ask what only its first one must know"
-    ),
     ("wire.ollama.schema", "wire.ollama.schema"): (
         "a line of Ollama's has its message in the middle, and a Struct's inherited fields come first"
     ),

@@ -124,7 +124,7 @@ def test_a_key_that_is_like_no_other_is_told_what_there_is() -> None:
     [
         '[server]\nport = "80"',
         "[server]\nport = 70000",
-        '[engine]\nname = "vllm"',
+        '[engine]\nname = "lama"',
         "[engine]\nparallel = 0",
         "server = 1",
     ],
@@ -158,7 +158,7 @@ def test_home_is_where_the_environment_says() -> None:
 
 def test_a_wrong_value_of_a_flag_names_the_flag_as_it_is_typed() -> None:
     wrong: dict[type[FlagGroup], dict[str, object]] = {
-        EngineFlags: {"engine": "vllm"},
+        EngineFlags: {"engine": "lama"},
         ServerFlags: {"keep_sessions": "maybe", "drain_timeout": -1.0},
         SecurityFlags: {"api_key": 7},
         ResidencyFlags: {"keep_alive": 0.0},
@@ -178,7 +178,7 @@ def test_a_flag_takes_type_default_and_help_from_its_key(capsys: pytest.CaptureF
     for command, words in {
         "serve": (
             "Port of HTTP; 0 takes a free one. Default: 8080.",
-            "[choices: llama, echo]",
+            "[choices: llama, vllm, echo]",
             "--keep-sessions",
         ),
         "gateway": ("Default: 8000.", "GANGLION_GATEWAY__NODE_KEY keeps it out of ps."),
