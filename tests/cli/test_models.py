@@ -106,7 +106,7 @@ def test_the_manifest_of_the_documentation_is_a_right_one(environment: Environme
     [example] = re.findall(r"```yaml\n(.*?)```", document.read_text(), re.DOTALL)
     put(tmp_path / "home", "models.yaml", example.encode())
     models = listed(environment)
-    assert models.keys() == {"coder", "notes", "chat", SMOLLM2.id}
+    assert models.keys() == {"coder", "notes", "large", "chat", "wide", SMOLLM2.id}
     assert models["chat"]["aliases"] == ["gpt-4o", "*"]
     assert models["notes"]["error"], "the file is not here"
 
@@ -393,7 +393,7 @@ def test_bash_completes_commands_flags_and_the_names_of_models(
         text=True,
         timeout=20,
     )
-    assert done.stdout.splitlines() == ["pull ps", "--pin", "tiny"]
+    assert done.stdout.splitlines() == ["pull ps", "--pipeline-parallel --pin", "tiny"]
     assert "#compdef ganglion" in run(environment, "completion", "zsh").stdout
     assert "complete -c ganglion" in run(environment | {"SHELL": "/bin/fish"}, "completion").stdout
     assert "bash|zsh|fish" in refusal(environment | {"SHELL": "/bin/tcsh"}, "completion", status=2)[1]

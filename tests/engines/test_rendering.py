@@ -58,6 +58,22 @@ def is_running(process: int) -> bool:
     return False
 
 
+async def test_a_child_that_is_ended_twice_keeps_its_exit_status_for_whoever_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    polled: list[int] = []
+
+    def poll(process: subprocess.Popen[bytes]) -> int | None:
+        polled.append(process.pid)
+        return process.returncode
+
+    async with opened() as renderer:
+        first = process_of(renderer)
+        monkeypatch.setattr(subprocess.Popen, "poll", poll)
+    assert not is_running(first)
+    assert not polled, "it would have been told to nobody else"
+
+
 def environment_of(process: int) -> bytes:
     return Path(f"/proc/{process}/environ").read_bytes()
 

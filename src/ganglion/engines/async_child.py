@@ -1,6 +1,8 @@
 """A child process that the event loop asks. Apart from `child.py`, so that workers load no asyncio."""
 
 import asyncio
+import os
+import signal
 from contextlib import suppress
 from typing import Final
 
@@ -79,8 +81,11 @@ class AsyncChild:
 
     def kill(self) -> None:
         """End it without waiting for it; whoever asked it is raised ChildDied."""
-        with suppress(ProcessLookupError):
-            self._process.kill()
+        # Not by asyncio's own kill(): where the child has just ended, that takes its exit status from the
+        # thread that waits for it, which then warns of a process that it does not know.
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGKILL)
 
     async def end(self) -> None:
         """End it, and wait until nothing of it is left."""
