@@ -89,7 +89,7 @@ PURE := architecture core wire text scheduler sessions store client gateway
 quick: $(VENV)/dev.stamp ## lint, and the unit tests of the pure rooms, in under 30 s
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/pytest -n 2 -m 'unit and not alone' --hypothesis-profile=quick $(PURE:%=tests/%) $(ARGS)
+	@$(BIN)/pytest -n 2 -m 'unit and not alone and not vllm' --hypothesis-profile=quick $(PURE:%=tests/%) $(ARGS)
 
 check: $(VENV)/dev.stamp ## lint, types and architecture
 	@$(BIN)/ruff check .
@@ -101,7 +101,8 @@ check: $(VENV)/dev.stamp ## lint, types and architecture
 # Side by side, except those that measure time or memory. What is chosen by hand runs in order.
 unit: $(VENV)/dev.stamp ## the tests alone
 ifeq ($(strip $(ARGS)),)
-	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not alone'
+	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not alone and not vllm'
+	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m vllm
 	@$(BIN)/pytest -m alone
 else
 	@$(BIN)/pytest $(ARGS)

@@ -38,7 +38,7 @@ from support.waiting import until
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.model,
-    pytest.mark.alone,
+    pytest.mark.vllm,
     pytest.mark.timeout(600),
 ]
 GREEDY = Sampling(temperature=0.0)

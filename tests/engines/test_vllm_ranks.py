@@ -19,7 +19,7 @@ from support.embedded_model import embedded_model, kept_open
 from support.vllm_node import living, processes_of, vllm_settings
 from support.waiting import until
 
-pytestmark = [pytest.mark.model, pytest.mark.alone, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.model, pytest.mark.vllm, pytest.mark.timeout(600)]
 TEXT = "Once upon a time there was a little girl who lived in a small house near the sea."
 
 

@@ -32,7 +32,7 @@ from support.waiting import until
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.model,
-    pytest.mark.alone,
+    pytest.mark.vllm,
     pytest.mark.timeout(600),
 ]
 LAYERS = [0, 7, 14, 21, 29]

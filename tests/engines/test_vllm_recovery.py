@@ -39,7 +39,7 @@ from support.vllm_node import (
 )
 from support.waiting import until
 
-pytestmark = [pytest.mark.model, pytest.mark.alone, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.model, pytest.mark.vllm, pytest.mark.timeout(900)]
 TOLD_S = 2.0
 """How long after a death everybody must know."""
 HANG_S = 4.0

@@ -26,7 +26,7 @@ from support import pooling_checkpoints
 from support.vllm_node import living, needed_python, processes_of, vllm_settings
 from support.waiting import until
 
-pytestmark = [pytest.mark.model, pytest.mark.alone, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.model, pytest.mark.vllm, pytest.mark.timeout(600)]
 TEXTS = ["the sea is blue", "an old boat sails on the river, it was cold"]
 QUERY = "what is deep?"
 DOCUMENTS = ("the sea is deep", "a boat sails", "cold, cold and deep under the river")

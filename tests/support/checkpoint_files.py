@@ -48,7 +48,7 @@ def write_checkpoint(gguf: Path, folder: Path) -> Path:
     return folder
 
 
-def write_small_checkpoint(gguf: Path, folder: Path, *, heads: int = 8, width: int = 128) -> Path:
+def write_small_checkpoint(gguf: Path, folder: Path, *, heads: int = 4, width: int = 256) -> Path:
     """A small llama of random weights with a GGUF file's tokenizer, whose heads several ranks can share."""
     folder.mkdir(parents=True)
     reader = GGUFReader(gguf)

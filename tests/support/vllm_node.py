@@ -75,8 +75,11 @@ def processes_of(engine: VllmEngine) -> list[psutil.Process]:
     process_id = engine.tokens.supervisor.process_id
     if process_id is None:
         return []
-    worker = psutil.Process(process_id)
-    return [worker, *worker.children(recursive=True)]
+    try:
+        worker = psutil.Process(process_id)
+        return [worker, *worker.children(recursive=True)]
+    except psutil.NoSuchProcess:  # it has just ended, and its supervisor has yet to hear of it
+        return []
 
 
 def living(processes: list[psutil.Process]) -> list[psutil.Process]:

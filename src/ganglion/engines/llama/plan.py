@@ -219,18 +219,7 @@ def plan(
         )
         layers, kv_tokens = share.layers, share.kv_tokens
     is_accelerated = layers > 0 and free_video_bytes is not None
-    if kv_tokens < context:
-        raise InvalidValue(
-            f"A pool of {kv_tokens} tokens cannot hold one sequence of {context}.",
-            param="kv_tokens",
-            hint=f"Raise --kv-tokens to at least {context}, or lower --context.",
-        )
-    if settings.is_deterministic and settings.kv_type != "f16":
-        raise InvalidValue(
-            f"Deterministic mode runs without flash attention, which a {settings.kv_type} cache needs.",
-            param="kv_type",
-            hint="Leave --kv-type at f16, or leave --deterministic out.",
-        )
+    _check_pool(settings, context, kv_tokens)
     divide = _deterministic_contexts if settings.is_deterministic else _kv_contexts
     if is_accelerated and not settings.is_deterministic:
         divide = _gpu_contexts
@@ -248,17 +237,7 @@ def plan(
         # The layers, and the output beside them, take their weights and their cells along.
         video = gpu_plan.check_share(facts, layers, total, element_bytes, free_video_bytes)
         required += gpu_plan.output_bytes(facts, kv_contexts) - video
-    samples_in_graph = settings.graph_sampling
-    if samples_in_graph is None:  # the logits are there only if the output is
-        samples_in_graph = is_accelerated and layers >= gpu_plan.layer_count(facts)
-    if required > free_bytes:
-        raise InsufficientMemory(
-            f"{facts.name or facts.path} needs about {required >> 20} MiB of memory and "
-            f"{free_bytes >> 20} MiB are free.",
-            free_mb=free_bytes >> 20,
-            required_mb=required >> 20,
-            hint="Lower --kv-tokens or --context, use --kv-type q8_0, or choose a smaller model.",
-        )
+    _check_memory(facts, required, free_bytes)
     return EnginePlan(
         path=facts.path,
         context=context,
@@ -272,7 +251,7 @@ def plan(
         gpu_split=split,
         gpu_main=settings.gpu_main,
         layer_count=gpu_plan.layer_count(facts),
-        samples_in_graph=samples_in_graph,
+        samples_in_graph=_samples_in_graph(settings, facts, layers if is_accelerated else 0),
         step_s=gpu_plan.STEP_S if is_accelerated else STEP_S,
         is_deterministic=settings.is_deterministic,
         is_repacked=settings.is_recast
@@ -285,6 +264,39 @@ def plan(
         vectors=vectors,
         concepts=settings.concepts,
     )
+
+
+def _check_pool(settings: "EngineSettings", context: int, kv_tokens: int) -> None:
+    if kv_tokens < context:
+        raise InvalidValue(
+            f"A pool of {kv_tokens} tokens cannot hold one sequence of {context}.",
+            param="kv_tokens",
+            hint=f"Raise --kv-tokens to at least {context}, or lower --context.",
+        )
+    if settings.is_deterministic and settings.kv_type != "f16":
+        raise InvalidValue(
+            f"Deterministic mode runs without flash attention, which a {settings.kv_type} cache needs.",
+            param="kv_type",
+            hint="Leave --kv-type at f16, or leave --deterministic out.",
+        )
+
+
+def _check_memory(facts: ModelFacts, required: int, free_bytes: int) -> None:
+    if required > free_bytes:
+        raise InsufficientMemory(
+            f"{facts.name or facts.path} needs about {required >> 20} MiB of memory and "
+            f"{free_bytes >> 20} MiB are free.",
+            free_mb=free_bytes >> 20,
+            required_mb=required >> 20,
+            hint="Lower --kv-tokens or --context, use --kv-type q8_0, or choose a smaller model.",
+        )
+
+
+def _samples_in_graph(settings: "EngineSettings", facts: ModelFacts, accelerated_layers: int) -> bool:
+    """What was asked for, else wherever the output is on the accelerator, and the logits with it."""
+    if settings.graph_sampling is not None:
+        return settings.graph_sampling
+    return accelerated_layers >= gpu_plan.layer_count(facts)
 
 
 def plan_second(

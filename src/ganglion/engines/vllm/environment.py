@@ -70,6 +70,8 @@ class WorkerFolder:
             **plan.environment,
             "PYTHONPATH": python_path(str(self._packages), os.environ),
             "VLLM_RPC_BASE_PATH": str(self.path),
+            # Where no bytecode is kept, each of its processes compiles torch and vLLM anew: 25 s a start.
+            "PYTHONDONTWRITEBYTECODE": "",
         }
         return WorkerLaunch(str(python), environment, leads_group=True)
 
