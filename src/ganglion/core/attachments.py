@@ -49,9 +49,7 @@ def attachments_of(prompt: Prompt) -> tuple[Attachment, ...]:
     return tuple(each for message in prompt.messages for each in message.attachments)
 
 
-def joined_content(
-    messages: Sequence[Message], between: str
-) -> tuple[str, tuple[Attachment, ...]]:
+def joined_content(messages: Sequence[Message], between: str) -> tuple[str, tuple[Attachment, ...]]:
     """The contents of messages as one, and their files where they stand in it."""
     attachments: list[Attachment] = []
     start = 0

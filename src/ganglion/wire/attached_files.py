@@ -43,23 +43,25 @@ class MessageContent:
         self._said.append(text)
         self._length += len(text)
 
-    def show(self, source: str, path: str, detail: ImageDetail | None = None) -> None:
-        """Put an image at the end: a data URI, or an address to fetch it from."""
-        data, url = _from_uri(source, path)
+    def show(self, source: str, path: str, inside: str, detail: ImageDetail | None = None) -> None:
+        """Put an image at the end: a data URI or an address, which stands `inside` the part at `path`."""
+        data, url = _from_uri(source, path + inside)
         self._attach(Attachment(data, self._length, path=path, url=url, detail=detail or "auto"))
 
-    def show_base64(self, text: str, path: str, declared: str = "") -> None:
+    def show_base64(self, text: str, path: str, inside: str = "", declared: str = "") -> None:
         """Put an image at the end that is bare base64, of the declared media type."""
-        data = _decoded(text, path)
-        _check_image(data, declared, path)
+        data = _decoded(text, path + inside)
+        _check_image(data, declared, path + inside)
         self._attach(Attachment(data, self._length, path=path))
 
-    def play(self, text: str, path: str, declared: Literal["wav", "mp3"]) -> None:
+    def play(self, text: str, path: str, inside: str, declared: Literal["wav", "mp3"]) -> None:
         """Put a sound at the end."""
-        data = _decoded(text, path)
+        data = _decoded(text, path + inside)
         wanted: MediaType = "audio/wav" if declared == "wav" else "audio/mpeg"
         if media_type_of(data) != wanted:
-            raise InvalidValue(f"'{path}' is declared as {declared} and its bytes are not.", param=path)
+            raise InvalidValue(
+                f"'{path}{inside}' is declared as {declared} and its bytes are not.", param=path + inside
+            )
         self._attach(Attachment(data, self._length, "audio", path))
 
     def extend(self, other: "MessageContent") -> None:

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import assert_never
+from typing import Final, assert_never
 
 from ganglion.core.attachments import check_attachments
 from ganglion.core.engine import (
@@ -99,6 +99,10 @@ class EchoSettings:
     """What it says of itself where a request leaves something out; an echo draws nothing."""
 
 
+SEEING_ID: Final = "echo-vision"
+"""The name under which an echo takes images."""
+
+
 def build_echo(
     facts: object, settings: EngineSettings, *, free_memory: int | None, free_video_memory: int | None
 ) -> "EchoEngine":
@@ -110,6 +114,7 @@ def build_echo(
             parallel=settings.parallel,
             queue_limit=settings.queue_limit,
             allow_directives=True,
+            sees=settings.model_id == SEEING_ID,
         )
     )
 

@@ -233,11 +233,11 @@ def _message(message: ChatMessageParam, path: str) -> Message:
         case ChatDeveloperMessage(content=content, name=name):
             return Message("developer", _text(content), name=name)
         case ChatUserMessage(content=parts, name=name):
-            return _user(parts, path, name)
+            return _shown(Message("user", "", name=name), parts, path)
         case ChatAssistantMessage():
             return _assistant(message, path)
         case ChatToolMessage(content=content, name=name, tool_call_id=call_id):
-            return Message("tool", _text(content), name=name, tool_call_id=call_id)
+            return _shown(Message("tool", "", name=name, tool_call_id=call_id), content, path)
         case ChatFunctionMessage(content=content, name=name):
             return Message("tool", content or "", name=name)
         case _:
@@ -275,9 +275,10 @@ def _text(content: str | list[ChatTextPart] | list[ChatTextPart | ChatRefusalPar
     return "".join(part.text if isinstance(part, ChatTextPart) else part.refusal for part in content)
 
 
-def _user(parts: str | list[ChatUserPart], path: str, name: str | None) -> Message:
+def _shown(message: Message, parts: str | list[ChatUserPart], path: str) -> Message:
+    """The message with this content."""
     if isinstance(parts, str):
-        return Message("user", parts, name=name)
+        return replace(message, content=parts)
     content = MessageContent()
     for place, part in enumerate(parts):
         where = f"{path}.content[{place}]"
@@ -285,15 +286,15 @@ def _user(parts: str | list[ChatUserPart], path: str, name: str | None) -> Messa
             case ChatTextPart(text=text):
                 content.say(text)
             case ChatImagePart(image_url=image):
-                content.show(image.url, f"{where}.image_url.url", image.detail)
+                content.show(image.url, where, ".image_url.url", image.detail)
             case ChatInputImagePart(image_url=url, detail=detail):
-                content.show(url, f"{where}.image_url", detail)
+                content.show(url, where, ".image_url", detail)
             case ChatAudioPart(input_audio=audio):
-                content.play(audio.data, f"{where}.input_audio.data", audio.format)
+                content.play(audio.data, where, ".input_audio.data", audio.format)
             case ChatFilePart():
                 raise UnsupportedParameter(
                     f"'{where}' is a file, and only text, images and sounds are read.", param=where
                 )
             case _:
                 assert_never(part)
-    return Message("user", content.text, name=name, attachments=tuple(content.attachments))
+    return replace(message, content=content.text, attachments=tuple(content.attachments))

@@ -295,9 +295,9 @@ class ChatAssistantMessage(Struct, frozen=True, tag_field="role", tag="assistant
 
 
 class ChatToolMessage(Struct, frozen=True, tag_field="role", tag="tool"):
-    """What a tool answered."""
+    """What a tool answered, images included: other wires have them there, and a gateway puts them in chat."""
 
-    content: str | list[ChatTextPart]
+    content: str | list[ChatUserPart]
     tool_call_id: str
     name: str | None = None
 

@@ -246,7 +246,7 @@ class _Reader:
             case DocumentBlock():
                 self._document(block, path, content)
             case MessagesImageBlock(source=source):
-                _show(source, f"{path}.source", content)
+                _show(source, path, content)
             case _:
                 assert_never(block)
 
@@ -278,11 +278,11 @@ class _Reader:
 def _show(source: ImageBytes | ImageAddress | ImageFile, path: str, content: MessageContent) -> None:
     match source:
         case ImageBytes(data=data, media_type=media_type):
-            content.show_base64(data, f"{path}.data", media_type)
+            content.show_base64(data, path, ".source.data", media_type)
         case ImageAddress(url=url):
-            content.show(url, f"{path}.url")
+            content.show(url, path, ".source.url")
         case ImageFile():
-            param = f"{path}.file_id"
+            param = f"{path}.source.file_id"
             raise UnsupportedParameter(
                 f"'{param}' names an uploaded file, and no files are kept here.",
                 param=param,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from ganglion.core.errors import InvalidValue, MissingParameter, UnsupportedParameter
-from ganglion.core.request import ChatPrompt, Message, ToolCall
+from ganglion.core.request import ChatPrompt, Message, Role, ToolCall
 from ganglion.wire.attached_files import MessageContent, check_attachment_count
 from ganglion.wire.responses import hosted_items
 from ganglion.wire.responses.compaction import open_compaction, open_reasoning
@@ -134,9 +134,12 @@ class PromptBuilder:
             case MessageItem(role="assistant", content=content):
                 if self._text is not None or self._calls:
                     self._end_turn()
-                self._text = _assistant_text(content, f"{path}.content")
+                self._text = _text(content, "assistant", f"{path}.content")
             case MessageItem(role=role, content=content):
                 self._end_turn()
+                if role != "user":
+                    self.messages.append(Message(role, _text(content, role, f"{path}.content")))
+                    return
                 read = _content(content, f"{path}.content")
                 self.messages.append(Message(role, read.text, attachments=tuple(read.attachments)))
             case FunctionCallItem(arguments=arguments):
@@ -261,12 +264,14 @@ def _show(image: InputImage, path: str, read: MessageContent) -> None:
     if image.image_url is None:
         param = f"{path}.image_url"
         raise MissingParameter(f"The parameter '{param}' is required.", param=param)
-    read.show(image.image_url, f"{path}.image_url", image.detail)
+    read.show(image.image_url, path, ".image_url", image.detail)
 
 
-def _assistant_text(content: str | list[Part], path: str) -> str:
+def _text(content: str | list[Part], role: Role, path: str) -> str:
     read = _content(content, path)
     if read.attachments:
         param = read.attachments[0].path
-        raise InvalidValue(f"'{param}' is an image, and an assistant's message holds text.", param=param)
+        raise InvalidValue(
+            f"'{param}' is an image, and a message of the role {role!r} holds text.", param=param
+        )
     return read.text
