@@ -1,4 +1,4 @@
-"""An engine, and a reader of prompts, whose requests have their images fetched before the inner one sees them."""
+"""An engine and a reader of prompts before which the images that a request names are fetched."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace

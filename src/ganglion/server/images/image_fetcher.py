@@ -50,7 +50,7 @@ class ImageFetcher:
             raise UnsupportedParameter(
                 f"'{named[0].path}' is an address, and this server fetches no images.",
                 param=named[0].path,
-                hint="Send the image itself as base64. Its operator may allow hosts: server.images.fetch_hosts.",
+                hint="Send the image itself as base64; `server.images.fetch_hosts` allows hosts.",
             )
         if model is None or not model.capabilities:
             raise ModelLoading(
