@@ -49,6 +49,16 @@ def said_by_user(*parts: object) -> list[dict[str, Any]]:
     return [{"role": "user", "content": list(parts)}]
 
 
+async def ended(http: httpx.AsyncClient, response_id: str) -> dict[str, Any]:
+    """A response of the background, once it no longer runs."""
+    async with asyncio.timeout(10):
+        while True:
+            found = (await http.get(f"/v1/responses/{response_id}")).json()
+            if found["status"] not in ("queued", "in_progress"):
+                return found
+            await asyncio.sleep(0.01)
+
+
 async def test_the_openai_guide_s_own_chat_example_sees(seeing: Seeing) -> None:
     base64_image = base64_of(RED)
     async with openai_client(seeing) as client:
@@ -209,9 +219,7 @@ async def test_the_background_and_the_socket_see(seeing: Seeing) -> None:
     http = seeing.node.http
     body = {"model": seeing.model, "input": said_by_user({"type": "input_image", "image_url": data_uri(RED)})}
     begun = (await http.post("/v1/responses", json=body | {"background": True})).json()
-    async with asyncio.timeout(10):
-        while (found := (await http.get(f"/v1/responses/{begun['id']}")).json())["status"] != "completed":
-            await asyncio.sleep(0.01)
+    found = await ended(http, begun["id"])
     assert seeing.names(found["output"][0]["content"][0]["text"], RED)
     async with connect(f"{seeing.url.replace('http', 'ws')}/v1/responses", max_size=None) as socket:
         await socket.send(json.dumps({"type": "response.create"} | body))
@@ -287,12 +295,7 @@ async def test_a_background_response_with_a_picture_fails_by_name_without_eyes(s
     async with serving(storage=MEMORY) as served:
         body = {"model": "echo", "background": True} | SENT["/v1/responses"]
         begun = (await served.http.post("/v1/responses", json=body)).json()
-        async with asyncio.timeout(10):
-            while True:
-                found = (await served.http.get(f"/v1/responses/{begun['id']}")).json()
-                if found["status"] not in ("queued", "in_progress"):
-                    break
-                await asyncio.sleep(0.01)
+        found = await ended(served.http, begun["id"])
     assert (found["status"], "reads text only" in found["error"]["message"]) == ("failed", True)
 
 

@@ -1,4 +1,4 @@
-"""A node with a model that sees, and how its answers are judged: an echo here, and anything behind `Seeing`."""
+"""A node with a model that sees, and how its answers are judged: here it is an echo."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -17,12 +17,12 @@ from ganglion.engines.fair_semaphore import FairSemaphore, PermitWaiter
 from ganglion.server.images.outbound import Outbound
 from ganglion.wire.attached_files import check_fetched
 
-_MAX_FETCHED_BYTES: Final = 2 * MAX_ATTACHMENT_BYTES
+MAX_FETCHED_BYTES: Final = 2 * MAX_ATTACHMENT_BYTES
 """For one request."""
-_MAX_ADDRESSES: Final = 16
+MAX_ADDRESSES: Final = 16
 """In one request: they are fetched one after another."""
-_AT_ONCE: Final = 8
-_AT_ONCE_EACH: Final = 4
+AT_ONCE: Final = 8
+AT_ONCE_EACH: Final = 4
 """Files that are fetched at the same time, and those of one tenant: what another fetches holds up nobody."""
 _WAITING: Final = 128
 _WAITING_EACH: Final = 32
@@ -34,7 +34,7 @@ class ImageFetcher:
     def __init__(self, outbound: Outbound) -> None:
         self._outbound = outbound
         queue: FairQueue[PermitWaiter] = FairQueue(most=_WAITING, most_each=_WAITING_EACH, of="fetches")
-        self._turns = FairSemaphore(_AT_ONCE, _AT_ONCE_EACH, queue)
+        self._turns = FairSemaphore(AT_ONCE, AT_ONCE_EACH, queue)
         self._flights: dict[tuple[str, str], asyncio.Task[bytes]] = {}
         """What is being fetched, by tenant and address: the choices of one call ask for the same at once."""
 
@@ -59,9 +59,9 @@ class ImageFetcher:
                 hint="Load it, or send the image itself as base64.",
             )
         urls = dict.fromkeys(each.url for each in named)
-        if len(urls) > _MAX_ADDRESSES:
+        if len(urls) > MAX_ADDRESSES:
             raise InvalidValue(
-                f"The request names {len(urls)} images by an address, and at most {_MAX_ADDRESSES} may be.",
+                f"The request names {len(urls)} images by an address, and at most {MAX_ADDRESSES} may be.",
                 param=named[-1].path,
             )
         data = await self._fetch_each(named, request.tenant)
@@ -83,9 +83,9 @@ class ImageFetcher:
             check_fetched(data, each.path)
             found[each.url] = data
             size_bytes += len(data)
-            if size_bytes > _MAX_FETCHED_BYTES:
+            if size_bytes > MAX_FETCHED_BYTES:
                 raise InvalidValue(
-                    f"The images that were fetched hold more than {_MAX_FETCHED_BYTES} bytes.",
+                    f"The images that were fetched hold more than {MAX_FETCHED_BYTES} bytes.",
                     param=each.path,
                 )
         return found
