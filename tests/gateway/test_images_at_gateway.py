@@ -1,6 +1,8 @@
-"""Pictures through a gateway: routed to what sees, passed on as they are, translated, and kept on their node."""
+"""Pictures through a gateway: routed to what sees, passed on as they are, translated, kept on their node."""
 
+import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -177,7 +179,11 @@ def test_a_foreign_server_is_not_asked_to_see_in_the_answer_of_a_tool() -> None:
     assert shown(RED) in json.loads(encode_request(request, "m", is_ours=True))["messages"][0]["content"]
 
 
-SAID = b'data: {"choices":[{"index":0,"delta":{"content":"red"}}]}\n\ndata: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+SAID = (
+    b'data: {"choices":[{"index":0,"delta":{"content":"red"}}]}\n\n'
+    b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
+    b"data: [DONE]\n\n"
+)
 LISTED = response(200, b'{"object":"list","data":[{"id":"m","object":"model"}]}')
 
 
@@ -193,9 +199,6 @@ async def before_a_chat_server(vision: frozenset[str]) -> AsyncIterator[tuple[Ru
 
 @asynccontextmanager
 async def chat_server() -> AsyncIterator[tuple[str, list[bytes]]]:
-    import asyncio
-    import re
-
     bodies: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -35,15 +35,19 @@ class Canary:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.seen.append("somebody")
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        self.heads.append(head)
-        answer = self.answer(head.split()[1])
-        if answer:
-            writer.write(answer)
-            await writer.drain()
-        else:
-            await asyncio.sleep(60)
-        writer.close()
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            self.heads.append(head)
+            answer = self.answer(head.split()[1])
+            if answer:
+                writer.write(answer)
+                await writer.drain()
+            else:
+                await reader.read()  # until whoever waits for an answer leaves
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
 
 
 def ok(body: bytes = PICTURE, *headers: str) -> bytes:

@@ -17,7 +17,7 @@ import pytest_asyncio
 from responding import MEMORY
 from websockets.asyncio.client import connect
 
-from support.pictures import base64_of, data_uri, png
+from support.pictures import base64_of, data_uri, png, positions
 from support.seeing import Seeing, seeing_echo
 
 RED, BLUE = png(), png(40, 40, (0, 0, 255))
@@ -307,3 +307,10 @@ async def test_a_sound_is_refused_by_name_where_nobody_hears(seeing: Seeing) -> 
     body = {"model": seeing.model, "messages": said_by_user(sound)}
     error = (await seeing.node.http.post("/v1/chat/completions", json=body)).json()["error"]
     assert (error["code"], error["param"]) == ("unsupported_parameter", "messages[0].content[0]")
+
+
+async def test_tokens_of_a_chat_have_a_place_for_each_position_of_a_picture(seeing: Seeing) -> None:
+    body = {"model": seeing.model, "messages": said_by_user({"type": "text", "text": "see"}, shown(BLUE))}
+    told = (await seeing.node.http.post("/tokenize", json=body | {"return_token_strs": True})).json()
+    assert (told["tokens"].count(-1), told["count"]) == (positions(BLUE), 1 + positions(BLUE))
+    assert told["token_strs"] == ["see"] + [""] * positions(BLUE)
