@@ -30,7 +30,7 @@ from ganglion.gateway.proxy import body_budget
 from ganglion.registry.loading.residency import WAITING_LIMIT
 from ganglion.registry.loading.resident_table import LOOKUPS, LOOKUPS_OF_TENANT
 from ganglion.server.grpc import message_limits
-from ganglion.server.images import image_fetcher, outbound
+from ganglion.server.images import image_fetcher, image_memory, outbound
 from ganglion.server.life.connection import HEAD_S, MAX_HEAD_BYTES
 from ganglion.server.settings import ServerSettings
 
@@ -63,6 +63,11 @@ def _limit_rows() -> tuple[tuple[str, str], ...]:
             f"{image_fetcher.MAX_ADDRESSES} and {_bytes(image_fetcher.MAX_FETCHED_BYTES)} for a request, "
             f"{outbound.TOTAL_S:g} s each; {image_fetcher.AT_ONCE} at once, "
             f"{image_fetcher.AT_ONCE_EACH} of one key",
+        ),
+        (
+            "images and sounds of requests that run",
+            f"{_bytes(image_memory.ROOM_BYTES)}, {_bytes(image_memory.ROOM_BYTES_EACH)} of one key, "
+            "then `overloaded`",
         ),
         ("connections", f"{server.max_connections:,}"),
         ("requests being answered at once", f"{server.max_in_flight:,}, then `overloaded`"),

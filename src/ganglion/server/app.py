@@ -14,6 +14,7 @@ from ganglion.server.fleet_membership import AffinityRecordingEngine, FleetMembe
 from ganglion.server.gate import Gate
 from ganglion.server.images.fetching_engine import FetchingEngine, with_images_fetched
 from ganglion.server.images.image_fetcher import ImageFetcher
+from ganglion.server.images.image_memory import ImageBoundedEngine
 from ganglion.server.images.outbound import Outbound, outbound_of
 from ganglion.server.middleware.auth import Auth, identity_by_key
 from ganglion.server.middleware.body_limits import BodyMemoryLimit
@@ -68,8 +69,9 @@ def build_node(
     ring = keys or key_ring(settings)
     membership = membership or FleetMembership()
     fetcher = ImageFetcher(outbound or outbound_of(settings.images))
+    pictured = FetchingEngine(ImageBoundedEngine(engine), fetcher)
     measured = AffinityRecordingEngine(
-        ObservedEngine(FetchingEngine(engine, fetcher), metrics, settings.deadlines), membership.conversations
+        ObservedEngine(pictured, metrics, settings.deadlines), membership.conversations
     )
     holder = engine if isinstance(engine, ModelHolder) else None
     routes = build_routes(

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from ganglion.core.attachments import attachments_of
-from ganglion.core.delivery import Sink, generate_into, give, pulled
+from ganglion.core.delivery import Delivery, Sink, generate_into, give, pulled
 from ganglion.core.engine import Engine, ModelState, PromptReader, ReadPrompt, TokenizerInfo
 from ganglion.core.errors import GanglionError
 from ganglion.core.events import Event, Failed
@@ -29,14 +29,18 @@ class FetchingEngine:
         """The inner engine's answer."""
         return pulled(partial(self.generate_into, request))
 
-    async def generate_into(self, request: Request, sink: Sink[Event]) -> None:
+    def generate_into(self, request: Request, sink: Sink[Event]) -> Delivery:
         """Deliver the inner engine's answer."""
-        if attachments_of(request.prompt):
-            try:
-                request = await self._fetcher.fetched(request, self._inner.models())
-            except GanglionError as error:
-                await give(sink, Failed(error))
-                return
+        if not attachments_of(request.prompt):
+            return generate_into(self._inner, request, sink)
+        return self._fetched_into(request, sink)
+
+    async def _fetched_into(self, request: Request, sink: Sink[Event]) -> None:
+        try:
+            request = await self._fetcher.fetched(request, self._inner.models())
+        except GanglionError as error:
+            await give(sink, Failed(error))
+            return
         await generate_into(self._inner, request, sink)
 
 
