@@ -182,6 +182,8 @@ _NAMES = (
         "loc\u0430lhost",
         "127.0.0.1.nip.example",
         "inside.pictures.test",
+        "\u212aubernetes.test",
+        "picture\u017f.test",
         "a..b",
         "-a.test",
         "_a.test",

@@ -15,7 +15,7 @@ from ganglion.core.request import LEAST_URGENT, MOST_URGENT
 
 _MEBIBYTE: Final = 2**20
 _LISTED_HOST: Final = re.compile(
-    r"(?:\*|(?:\*\.)?[a-z0-9-]+(?:\.[a-z0-9-]+)*)(?::[0-9]{1,5})?", re.IGNORECASE
+    r"(?:\*|(?:\*\.)?[a-z0-9-]+(?:\.[a-z0-9-]+)*)(?::[0-9]{1,5})?", re.IGNORECASE | re.ASCII
 )
 
 

@@ -19,7 +19,7 @@ _LABEL: Final = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _HOST: Final = re.compile(rf"(?:{_LABEL}\.)*[a-z](?:[a-z0-9-]{{0,61}}[a-z0-9])?")
 _URL: Final = re.compile(
     r"(?P<scheme>https?)://(?P<host>[a-z0-9.-]{1,253})(?::(?P<port>[0-9]{1,5}))?(?P<target>[/?][!-~]*)?",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
 _UNSAFE: Final = frozenset('\\<>"^`{|}')
 """Characters that no address holds unescaped, and that parsers disagree about."""

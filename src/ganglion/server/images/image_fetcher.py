@@ -6,6 +6,7 @@ not be able to make a server call somebody by asking for a model that is not her
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from ganglion.core.attachments import MAX_ATTACHMENT_BYTES, attachments_of, check_attachments
@@ -96,9 +97,14 @@ class ImageFetcher:
         flight = self._flights.get(key)
         if flight is None:
             flight = self._flights[key] = asyncio.create_task(self._fetch(tenant, url), name="fetch an image")
-            flight.add_done_callback(lambda _: self._flights.pop(key, None))
+            flight.add_done_callback(partial(self._landed, key))
         # Not cancelled with one of those who wait: it ends by itself, in time.
         return await asyncio.shield(flight)
+
+    def _landed(self, key: tuple[str, str], flight: asyncio.Task[bytes]) -> None:
+        del self._flights[key]
+        if not flight.cancelled():
+            flight.exception()  # whoever waited for it may have left
 
     async def _fetch(self, tenant: str, url: str) -> bytes:
         with await self._turns.enter(tenant):
