@@ -18,7 +18,7 @@ from ganglion.server.images import outbound as outbound_module
 from ganglion.server.images.fetch_rules import FetchRules, is_public
 from ganglion.server.images.outbound import Outbound
 from support.pictures import png, positions
-from support.seeing import Seeing, seeing_echo
+from support.seeing_node import Seeing, seeing_echo
 
 PICTURE = png(20, 20)
 MIB = 2**20

@@ -18,7 +18,7 @@ from responding import MEMORY
 from websockets.asyncio.client import connect
 
 from support.pictures import base64_of, data_uri, png, positions
-from support.seeing import Seeing, seeing_echo
+from support.seeing_node import Seeing, seeing_echo
 
 RED, BLUE = png(), png(40, 40, (0, 0, 255))
 
