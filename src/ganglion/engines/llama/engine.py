@@ -11,6 +11,7 @@ from ganglion.core.engine import Embedded, EmbedRequest, ModelState, Ranked, Ran
 from ganglion.core.errors import InsufficientMemory
 from ganglion.core.model import ModelFacts
 from ganglion.engines.embedder import WorkerEmbedder
+from ganglion.engines.images.decoder import ImageDecoder
 from ganglion.engines.llama.faults import InjectedFault
 from ganglion.engines.llama.plan import EnginePlan, plan
 from ganglion.engines.llama.tokens import worker_tokens
@@ -41,13 +42,20 @@ class LlamaEngine(WorkerEngine):
         )
         self.plan: EnginePlan = replace(decided, faults=faults)
         limit = self.plan.parallel + settings.queue_limit
-        tokens = worker_tokens(facts, settings, self.plan, limit=limit)
+        self._decoder = None if facts.projector is None else ImageDecoder()
+        tokens = worker_tokens(facts, settings, self.plan, limit=limit, images=self._decoder)
         super().__init__(facts, settings, tokens, context=self.plan.context, limit=limit)
         self._has_vectors = "embeddings" in facts.capabilities
         """Whether what vectors take is part of what was promised."""
         self._embedder = WorkerEmbedder(
             tokens, longest=self.plan.vectors.input_tokens, vocabulary_size=facts.vocabulary_size
         )
+
+    async def close(self) -> None:
+        """Stop the worker, and what decodes images for it."""
+        await super().close()
+        if self._decoder is not None:
+            await self._decoder.close()
 
     def models(self) -> tuple[ModelState, ...]:
         """This model."""

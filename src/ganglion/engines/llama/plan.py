@@ -136,6 +136,8 @@ class EnginePlan:
     """How many layers there are, the output counted."""
     samples_in_graph: bool = False
     """Whether tokens are drawn where the logits are, wherever a request allows it."""
+    projector: str | None = None
+    """The file that turns pictures into embeddings, for a model that sees or hears."""
     niceness: int = 0
     """How far the worker stands back behind others that want the processor."""
 
@@ -284,6 +286,7 @@ def plan(
         kv_folder_bytes=settings.kv_folder_bytes,
         vectors=vectors,
         concepts=settings.concepts,
+        projector=None if facts.projector is None else facts.projector.path,
     )
 
 

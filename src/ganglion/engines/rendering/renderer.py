@@ -83,16 +83,25 @@ class Renderer:
         await self._pool.close()
 
     async def render(
-        self, source: str, prompt: ChatPrompt, *, bos_token: str, eos_token: str, tenant: str = ""
+        self,
+        source: str,
+        prompt: ChatPrompt,
+        *,
+        bos_token: str,
+        eos_token: str,
+        tenant: str = "",
+        is_typed: bool = False,
     ) -> str:
         """Render a prompt; raises InvalidValue where the template refuses, fails or takes too much.
 
         Raises Overloaded where too many wait, or the machine does not get to it. Cancelling a render that has
-        begun kills the child it runs in.
+        begun kills the child it runs in. With `is_typed` the template gets contents as lists of parts.
         """
         try:
             reply = await self._pool.ask(
-                tenant, _size_of(prompt), lambda: self._request(source, prompt, bos_token, eos_token)
+                tenant,
+                _size_of(prompt),
+                lambda: self._request(source, prompt, bos_token, eos_token, is_typed=is_typed),
             )
         except TimeoutError:
             raise self._timed_out() from None
@@ -122,7 +131,9 @@ class Renderer:
             "The model's chat template ended the process that it was rendered in.", param="messages"
         )
 
-    def _request(self, source: str, prompt: ChatPrompt, bos_token: str, eos_token: str) -> bytes:
+    def _request(
+        self, source: str, prompt: ChatPrompt, bos_token: str, eos_token: str, *, is_typed: bool
+    ) -> bytes:
         use = prompt.tool_use
         request = RenderRequest(
             source,
@@ -134,6 +145,7 @@ class Renderer:
             tools=tuple(_template_tool(tool) for tool in use.tools) if use.choice != "none" else (),
             thinking=prompt.thinking,
             is_continued=prompt.is_continued,
+            is_typed=is_typed,
         )
         try:
             return msgspec.msgpack.encode(request)

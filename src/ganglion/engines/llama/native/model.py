@@ -241,7 +241,9 @@ class NativeModel:
             )
         if self._adapter is not None:
             self._apply_adapter(pointer)
-        sizes = ModelSizes(self.vocabulary_size, self.hidden_size, self.block_count, self.vector_size)
+        sizes = ModelSizes(
+            self.vocabulary_size, self.hidden_size, self.input_size, self.block_count, self.vector_size
+        )
         return NativeContext(self.library, sizes, pointer, batch, streams=1 if is_unified else slots)
 
     def _apply_adapter(self, context: Any) -> None:

@@ -11,23 +11,26 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import assert_never
 
+import numpy as np
+
 from ganglion.core.errors import EngineFailed
 from ganglion.engines.concepts.pack import ConceptBook
 from ganglion.engines.concepts.steering import Steerer
-from ganglion.engines.llama.concepts.capture import BatchRun, Capture, Split
+from ganglion.engines.llama.concepts.capture import Capture, Split
 from ganglion.engines.llama.native.arrays import Floats
-from ganglion.engines.llama.native.context import NativeContext
+from ganglion.engines.llama.native.context import NativeContext, Run
 from ganglion.engines.llama.native.model import NativeModel
 from ganglion.engines.llama.native.saved_state import SavedState
 from ganglion.engines.llama.plan import EnginePlan
 from ganglion.engines.llama.worker.graph_sampling import GraphDraw, GraphSampling
 from ganglion.engines.llama.worker.padding import of_even_lengths, without_gaps
+from ganglion.scheduler.pictures import picture_at
 from ganglion.scheduler.pool import KvPool
 from ganglion.scheduler.prefix_catalogue import SequenceId
 from ganglion.scheduler.sequence import Sequence
 from ganglion.scheduler.slots import BlobId, Copy, Discard, Move, Restore, Save, Share, Slot, Trim
 from ganglion.scheduler.spans import Spans, shifted
-from ganglion.scheduler.step import Step
+from ganglion.scheduler.step import Chunk, Step
 
 
 @dataclass(slots=True, eq=False)
@@ -83,6 +86,8 @@ class Runner:
         """A slot of the shared context that nothing lives in, for cutting what is read whole."""
         self._blobs: dict[BlobId, SavedState] = {}
         self._background: BackgroundStep | None = None
+        self._rows: dict[SequenceId, dict[int, Floats]] = {}
+        """Rows of embeddings, by the sequence and by where in it they begin."""
         self.native_s = 0.0
 
     def has_variant(self, variant: str) -> bool:
@@ -127,7 +132,11 @@ class Runner:
         runs = self._prepare(step, pool, sequences, draws)
         began_s = perf_counter()
         self.context(step.kv_context)  # once nobody uses it
-        rows = self._decode_filled(step, runs, pool) if self._is_filled(step) else self._decode(step, runs)
+        is_causal = _is_causal(step, sequences)
+        if self._is_filled(step, runs):
+            rows = self._decode_filled(step, runs, pool)
+        else:
+            rows = self._decode(step, runs, is_causal=is_causal)
         self.native_s += perf_counter() - began_s
         return _rows_of(step, rows)
 
@@ -142,12 +151,13 @@ class Runner:
         """Start a step in the background; one at a time, `collect` makes room for the next."""
         assert self._background is None
         runs = self._prepare(step, pool, sequences, draws)
+        is_causal = _is_causal(step, sequences)
         self._background = background = BackgroundStep(step)
 
         def compute() -> None:
             began_s = perf_counter()
             try:
-                background.rows = _rows_of(step, self._decode(step, runs))
+                background.rows = _rows_of(step, self._decode(step, runs, is_causal=is_causal))
             except Exception as error:  # noqa: BLE001 - raised again where it is collected
                 background.error = error
             background.elapsed_s = perf_counter() - began_s
@@ -195,11 +205,11 @@ class Runner:
         """Keep a state that the pool adopted."""
         self._blobs[blob] = state
 
-    def _decode(self, step: Step, runs: list[BatchRun]) -> list[int | None]:
+    def _decode(self, step: Step, runs: list[Run], *, is_causal: bool) -> list[int | None]:
         context = self._contexts[step.kv_context]
         more = _more_rows(step)
         if not self._captures:
-            return context.decode(runs, more)
+            return context.decode(runs, more, is_causal=is_causal)
         capture = self._captures[step.kv_context]
         read = _read_rows(step)
         return capture.decode(
@@ -208,14 +218,17 @@ class Runner:
             (*more, *read) if capture.reads_outputs else more,
             read,
             self._split(step.kv_context),
+            is_causal=is_causal,
         )
 
-    def _is_filled(self, step: Step) -> bool:
-        """Whether rows may be added to a batch: where they are cheap, and nobody counts its rows."""
+    def _is_filled(self, step: Step, runs: list[Run]) -> bool:
+        """Whether rows may be added to a batch: where they are cheap, tokens, and nobody counts them."""
+        if any(isinstance(tokens, np.ndarray) for _, _, tokens, _ in runs):
+            return False
         is_counted = self._captures or any(chunk.logit_spans or chunk.readout for chunk in step.chunks)
         return self._is_accelerated and not self._shapes[step.kv_context].is_shared and not is_counted
 
-    def _decode_filled(self, step: Step, runs: list[BatchRun], pool: KvPool) -> list[int | None]:
+    def _decode_filled(self, step: Step, runs: list[Run], pool: KvPool) -> list[int | None]:
         context, cells = self._contexts[step.kv_context], self._shapes[step.kv_context].cells
         most = self._batches[step.kv_context]
         if step.is_decode:
@@ -234,8 +247,13 @@ class Runner:
             return "even"
         return "whole" if self._shapes[kv_context].is_shared else "consecutive"
 
-    def forget(self, draw: GraphDraw | None) -> None:
-        """A sequence is over, and draws no more."""
+    def show(self, sequence: SequenceId, start: int, rows: Floats) -> None:
+        """Keep the rows of a picture until its sequence is over."""
+        self._rows.setdefault(sequence, {})[start] = rows
+
+    def forget(self, sequence: SequenceId, draw: GraphDraw | None) -> None:
+        """A sequence is over: it draws no more, and its pictures are not needed."""
+        self._rows.pop(sequence, None)
         if self._graph is not None and draw is not None:
             self._graph.leave(draw)
 
@@ -245,7 +263,7 @@ class Runner:
         pool: KvPool,
         sequences: Mapping[SequenceId, Sequence],
         draws: Mapping[SequenceId, GraphDraw | None],
-    ) -> list[BatchRun]:
+    ) -> list[Run]:
         for move in step.moves:
             self._carry_out(move)
         self._apply_variant(step)
@@ -254,11 +272,19 @@ class Runner:
             (
                 pool.slot(chunk.sequence).index,
                 chunk.start,
-                sequences[chunk.sequence].tokens[chunk.start : chunk.start + chunk.count],
+                self._input(chunk, sequences[chunk.sequence]),
                 chunk.wants_logits,
             )
             for chunk in step.chunks
         ]
+
+    def _input(self, chunk: Chunk, sequence: Sequence) -> list[int] | Floats:
+        """The tokens of a chunk, or its rows: a chunk is one or the other."""
+        picture = picture_at(sequence.pictures, chunk.start)
+        if picture is None:
+            return sequence.tokens[chunk.start : chunk.start + chunk.count]
+        first = chunk.start - picture.start
+        return self._rows[sequence.id][picture.start][first : first + chunk.count]
 
     def _attach_samplers(
         self, step: Step, pool: KvPool, draws: Mapping[SequenceId, GraphDraw | None]
@@ -325,6 +351,13 @@ class Runner:
     def _trim(self, slot: Slot, length: int) -> None:
         if not self.context(slot.kv_context).trim(slot.index, length):
             raise EngineFailed(f"The library could not cut slot {slot.index} to {length} tokens.")
+
+
+def _is_causal(step: Step, sequences: Mapping[SequenceId, Sequence]) -> bool:
+    """Whether no row of a step sees those after it; a picture whose rows do runs alone."""
+    chunk = step.chunks[0]
+    picture = picture_at(sequences[chunk.sequence].pictures, chunk.start)
+    return picture is None or not picture.is_whole
 
 
 def _more_rows(step: Step) -> Spans:

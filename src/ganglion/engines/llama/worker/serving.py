@@ -15,21 +15,25 @@ from time import monotonic
 
 import msgspec
 
-from ganglion.core.errors import GanglionError
+from ganglion.core.errors import GanglionError, LoadFailed
 from ganglion.engines.concepts.pack import ConceptBook, check_shape, merge_packs, read_pack
 from ganglion.engines.llama.native.accelerators import accelerators, placement, refusal
 from ganglion.engines.llama.native.model import NativeModel
+from ganglion.engines.llama.native.mtmd import Projector
 from ganglion.engines.llama.native.probe import LibraryDevice
 from ganglion.engines.llama.plan import EnginePlan
 from ganglion.engines.llama.worker.embedding import BatchEmbedder, EmbeddingQueue
 from ganglion.engines.llama.worker.loop import Inbox, StepLoop
+from ganglion.engines.llama.worker.pictures import PictureReader
 from ganglion.engines.supervision.frame_socket import FrameSocket
 from ganglion.engines.supervision.ipc import (
     Abort,
     Detokenize,
     Embed,
+    ImagePlaced,
     LoadKv,
     MeasurePieces,
+    PlaceImage,
     SaveKv,
     StopWorker,
     Submit,
@@ -67,28 +71,30 @@ def serve(
     `free_before` waits for what the accelerators had free before the load.
     """
     before: tuple[LibraryDevice, ...] = ()
+    inbox: Inbox = SimpleQueue()
     try:
         before = free_before()
         model = loaded()
         concepts = _load_concepts(plan, model)
+        projector = _load_projector(plan, model)
         loop = StepLoop(model, plan if model.has_one_cache else plan.for_several_caches(), socket, concepts)
+        pictures = None if projector is None else _pictures(plan, projector, socket, inbox)
     except GanglionError as error:
         socket.send(_refused(0, refusal(plan, error, before)))
         return
-    ready = _ready(model, plan, concepts)
+    ready = _ready(model, plan, concepts, projector)
     if before:
         ready = msgspec.structs.replace(ready, placement=placement(plan, before, accelerators(model.library)))
     socket.send(msgspec.structs.replace(ready, load_s=monotonic() - began_s))
-    inbox: Inbox = SimpleQueue()
 
     def refuse(number: int, error: GanglionError) -> None:
         socket.send(_refused(number, error))
 
     texts = TokenizerThreads(model, socket.send, refuse)
     vectors = EmbeddingQueue(BatchEmbedder(model, plan.vectors, threads=plan.threads), socket.send, refuse)
-    threading.Thread(target=_read, args=(socket, bodies, inbox, texts, vectors), daemon=True).start()
+    threading.Thread(target=_read, args=(socket, bodies, inbox, texts, vectors, pictures), daemon=True).start()
     try:
-        loop.run(inbox)
+        loop.run(inbox, pictures)
     finally:
         # The interpreter's own way out waits for native threads; whoever waits for us does not want that.
         traceback.print_exc()
@@ -101,6 +107,7 @@ def _read(
     inbox: Inbox,
     texts: TokenizerThreads,
     vectors: EmbeddingQueue,
+    pictures: PictureReader | None,
 ) -> None:
     """Take frames in until the server is gone or says stop."""
     for body in bodies:
@@ -110,10 +117,17 @@ def _read(
                 socket.send(WorkerPong())
                 if texts.is_getting_on:
                     socket.send(WorkerProgress())
+                if pictures is not None and pictures.is_getting_on:
+                    socket.send(WorkerProgress(is_of_step=True))
             case Tokenize() | Detokenize() | MeasurePieces():
                 texts.ask(frame)
             case Embed():
                 vectors.ask(frame)
+            case PlaceImage(id=number) if pictures is None:
+                socket.send(ImagePlaced(number, []))
+            case PlaceImage():
+                assert pictures is not None
+                pictures.ask(frame)
             case StopWorker(keep_s=0.0):
                 break
             case Submit() | Abort() | SaveKv() | LoadKv() | StopWorker():
@@ -121,7 +135,37 @@ def _read(
     os._exit(0)
 
 
-def _ready(model: NativeModel, plan: EnginePlan, concepts: ConceptBook | None) -> WorkerReady:
+def _load_projector(plan: EnginePlan, model: NativeModel) -> Projector | None:
+    if plan.projector is None:
+        return None
+    projector = model.project(plan.projector, threads=plan.threads, uses_gpu=plan.gpu_layers > 0)
+    if projector.uses_coordinates:
+        raise LoadFailed(
+            f"{plan.projector} places pictures by coordinates (M-RoPE), which this version cannot compute.",
+            hint="Load the model for text alone: --mmproj none.",
+        )
+    return projector
+
+
+def _pictures(
+    plan: EnginePlan, projector: Projector, socket: FrameSocket, inbox: Inbox
+) -> PictureReader:
+    assert plan.projector is not None
+    reader = PictureReader(
+        projector,
+        plan.projector,
+        most_rows=min(plan.micro_batch(number) for number in range(len(plan.kv_contexts))),
+        send=socket.send,
+        refuse=lambda number, error: socket.send(_refused(number, error)),
+        report=inbox.put,
+    )
+    reader.probe()
+    return reader
+
+
+def _ready(
+    model: NativeModel, plan: EnginePlan, concepts: ConceptBook | None, projector: Projector | None
+) -> WorkerReady:
     return WorkerReady(
         model.vocabulary_size,
         0.0,
@@ -130,6 +174,7 @@ def _ready(model: NativeModel, plan: EnginePlan, concepts: ConceptBook | None) -
         rank_template=model.metadata("tokenizer.chat_template.rerank"),
         concepts=[] if concepts is None else list(concepts.manifest.concepts),
         readout_layers=[] if concepts is None else list(concepts.manifest.layers),
+        sample_rate=0 if projector is None else projector.sample_rate,
     )
 
 
