@@ -41,7 +41,6 @@ from ganglion.text.tools.families import ToolFamily, callable_tools
 from ganglion.text.tools.families import family_of as tool_family_of
 from ganglion.text.tools.tool_grammar import tool_call_grammar
 
-
 PlaceFile = Callable[[bytes, str], Awaitable[ImageBlock]]
 """From a file and its tenant to what it becomes."""
 

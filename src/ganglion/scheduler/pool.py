@@ -81,7 +81,7 @@ class KvPool:
         return moves
 
     def reusable(
-        self, salt: str, tokens: Tokens[int], chain: Digests, limit: int, pictures: Pictures = ()
+        self, salt: str, tokens: Tokens[int], chain: Digests, limit: int, *, pictures: Pictures = ()
     ) -> int:
         """How many leading tokens, of `limit` at most, are cached somewhere."""
         match = self._catalogue.match(salt, tokens, chain, limit, pictures=pictures)
@@ -252,6 +252,7 @@ class KvPool:
         chain: Digests,
         room: int,
         limit: int,
+        *,
         pictures: Pictures = (),
     ) -> bool:
         """Whether a sequence waits for the shared context: it must live there, or much of it is there."""

@@ -363,7 +363,7 @@ class Scheduler:
             sequence.chain,
             room,
             self._reusable(sequence),
-            sequence.pictures,
+            pictures=sequence.pictures,
         )
 
     def _waits_for_prefix(self, sequence: Sequence) -> bool:
@@ -380,7 +380,7 @@ class Scheduler:
                 continue
             if known is None:
                 known = self._pool.reusable(
-                    sequence.salt, sequence.tokens, sequence.chain, reusable, sequence.pictures
+                    sequence.salt, sequence.tokens, sequence.chain, reusable, pictures=sequence.pictures
                 )
             if common >= known + _WORTH_WAITING:
                 return True

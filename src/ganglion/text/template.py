@@ -116,9 +116,7 @@ def render(
         text = fill(source, with_tool_names(messages), arguments | fixed)
     else:
         written = calls_as_text(messages)
-        text = fill(
-            source, with_tool_instructions(written, tools) if tools else written, arguments | fixed
-        )
+        text = fill(source, with_tool_instructions(written, tools) if tools else written, arguments | fixed)
     return _cut(text) if prompt.is_continued else text
 
 
@@ -150,9 +148,7 @@ def _fill_as_taken(
         raise
 
 
-def _fill(
-    source: str, messages: tuple[Message, ...], variables: dict[str, object], *, is_typed: bool
-) -> str:
+def _fill(source: str, messages: tuple[Message, ...], variables: dict[str, object], *, is_typed: bool) -> str:
     shown = [_variables(message, source) for message in messages]
     if is_typed:
         shown = [{**each, "content": [{"type": "text", "text": each["content"]}]} for each in shown]

@@ -56,7 +56,12 @@ class LocalContext:
         """What models are built from here: their engines, their copies."""
         from ganglion.cli.model_builder import BuildContext
 
-        return BuildContext(self.config, self.home, lambda: self.hub)
+        return BuildContext(
+            self.config,
+            self.home,
+            lambda: self.hub,
+            stored=lambda path: self.catalogue.stored_index.by_path.get(path),
+        )
 
     @cached_property
     def embedded(self) -> "EmbeddedFile | None":

@@ -32,7 +32,9 @@ def decode_wave(data: bytes, rate: int) -> bytes:
                 raise InvalidValue(f"The sound has {count / own_rate:.0f} s, expected up to {MOST_S:.0f}.")
             frames = file.readframes(count)
     except (wave.Error, EOFError, ValueError) as error:
-        raise InvalidValue(f"The sound cannot be read: {error}.", hint="Send WAV with PCM samples.") from error
+        raise InvalidValue(
+            f"The sound cannot be read: {error}.", hint="Send WAV with PCM samples."
+        ) from error
     kind, zero, scale = _WIDTHS[width]
     samples = np.frombuffer(frames[: len(frames) // (width * channels) * width * channels], kind)
     if not len(samples):

@@ -86,6 +86,8 @@ row is a whole vocabulary."""
 _SMALLEST_OUTPUT: Final = 64
 """Rows of logits that are allowed however large the vocabulary."""
 ELEMENT_BYTES: Final = {"f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
+_PICTURE_BYTES: Final = 192 * 2**20
+"""What pictures take beside their projector: the buffers to read one, and those that are kept."""
 _OVERHEAD_BYTES: Final = 192 * 2**20
 """The worker's interpreter, the library and compute buffers of a small model."""
 
@@ -244,6 +246,8 @@ def plan(
     required = facts.memory_bytes(total + parked, element_bytes) + _OVERHEAD_BYTES
     if "embeddings" in facts.capabilities:
         required += vectors.size_bytes  # else it is asked for when the first vector is
+    if facts.projector is not None:
+        required += facts.projector.size_bytes + _PICTURE_BYTES
     video = 0
     if is_accelerated:
         assert free_video_bytes is not None

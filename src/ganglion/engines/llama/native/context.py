@@ -13,7 +13,6 @@ from ganglion.engines.llama.native.library import Library
 from ganglion.engines.llama.native.sampler_chain import SamplerChain
 from ganglion.engines.llama.native.saved_state import SavedState
 
-
 Run = tuple[int, int, Sequence[int] | Floats, bool]
 """A slot, the first position, tokens or rows of embeddings, and whether the last one's logits are wanted."""
 

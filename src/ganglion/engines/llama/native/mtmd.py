@@ -162,7 +162,9 @@ class Projector:
                 f"The model's projector cannot read this picture: {self._library.last_error()}"
             )
         try:
-            stretches = tuple(self._stretch(chunks, each) for each in range(lib.mtmd_input_chunks_size(chunks)))
+            stretches = tuple(
+                self._stretch(chunks, each) for each in range(lib.mtmd_input_chunks_size(chunks))
+            )
         except BaseException:
             lib.mtmd_input_chunks_free(chunks)
             raise

@@ -26,7 +26,7 @@ from ganglion.engines.llama.native.mtmd import PictureLayout, Projector, Stretch
 from ganglion.engines.supervision.ipc import FromWorker, ImagePlaced, PlaceImage
 from ganglion.scheduler.pictures import Picture
 
-KEPT_BYTES: Final = 256 * 2**20
+KEPT_BYTES: Final = 128 * 2**20
 """Of pictures that no running request uses: what was read of them, or their pixels until then."""
 _WAITING: Final = 1024
 _WAITING_EACH: Final = 512

@@ -92,7 +92,9 @@ def serve(
 
     texts = TokenizerThreads(model, socket.send, refuse)
     vectors = EmbeddingQueue(BatchEmbedder(model, plan.vectors, threads=plan.threads), socket.send, refuse)
-    threading.Thread(target=_read, args=(socket, bodies, inbox, texts, vectors, pictures), daemon=True).start()
+    threading.Thread(
+        target=_read, args=(socket, bodies, inbox, texts, vectors, pictures), daemon=True
+    ).start()
     try:
         loop.run(inbox, pictures)
     finally:
@@ -147,9 +149,7 @@ def _load_projector(plan: EnginePlan, model: NativeModel) -> Projector | None:
     return projector
 
 
-def _pictures(
-    plan: EnginePlan, projector: Projector, socket: FrameSocket, inbox: Inbox
-) -> PictureReader:
+def _pictures(plan: EnginePlan, projector: Projector, socket: FrameSocket, inbox: Inbox) -> PictureReader:
     assert plan.projector is not None
     reader = PictureReader(
         projector,
