@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ganglion.registry.hub.embedded import EmbeddedFile
     from ganglion.registry.naming.catalogue import NameCatalogue
     from ganglion.registry.naming.resolver import Resolution, Unresolved
+    from ganglion.registry.stores.stored_models import StoredModel
 
 
 @dataclass(frozen=True)  # no slots: the disk is looked through on first use, and once
@@ -60,7 +61,7 @@ class LocalContext:
             self.config,
             self.home,
             lambda: self.hub,
-            stored=lambda path: self.catalogue.stored_index.by_path.get(path),
+            stored=self._stored,
         )
 
     @cached_property
@@ -69,6 +70,9 @@ class LocalContext:
         from ganglion.registry.hub import embedded
 
         return embedded.find(embedded.SMOLLM2, self.home / "cache")
+
+    def _stored(self, path: Path) -> "StoredModel | None":
+        return self.catalogue.stored_index.by_path.get(path)
 
     def explain(self, name: str) -> "Resolution | Unresolved":
         """The model that an argument names, by a path or by a name, with the steps of the search."""

@@ -20,7 +20,7 @@ from ganglion.engines.supervision.ipc import ImagePlaced, PlaceImage
 AskWorker = Callable[[PlaceImage], Awaitable[ImagePlaced]]
 """Asks one worker; the number in the frame is replaced."""
 MOST_IMAGES: Final = 64
-"""In one request: more than any context has positions for, at what projectors make of the smallest picture."""
+"""In one request: more than most contexts have positions for."""
 _REMEMBERED: Final = 2**20
 """Positions of all images whose layout is remembered."""
 _WAVE: Final = b"RIFF"

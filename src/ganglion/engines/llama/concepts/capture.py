@@ -87,16 +87,14 @@ class Capture:
         more: Spans,
         read: Spans,
         split: Split,
-        *,
-        is_causal: bool = True,
     ) -> list[int | None]:
         """Run a batch as the context does, reading some rows of it on the way."""
         if not read:
-            return context.decode(runs, more, is_causal=is_causal)
+            return context.decode(runs, more)
         self._begin(runs, more, read, split)
         self.filter.is_on = True
         try:
-            rows = context.decode(runs, more, is_causal=is_causal)
+            rows = context.decode(runs, more)
         finally:
             self.filter.is_on = False
         if self._error is not None:

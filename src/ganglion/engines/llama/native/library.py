@@ -71,6 +71,7 @@ const void *llama_model_get_vocab(void *model);
 int32_t llama_model_n_embd(void *model);
 int32_t llama_model_n_embd_inp(void *model);
 int32_t llama_model_n_layer(void *model);
+int llama_model_rope_type(const void *model);
 int32_t llama_model_n_swa(void *model);
 bool llama_supports_gpu_offload(void);
 bool llama_model_is_recurrent(void *model);

@@ -23,6 +23,8 @@ _KEEPING_VOCABULARIES: Final = (1, 2)
 """SentencePiece's and byte pairs: others normalize a text, or take an unknown word for one token."""
 _CUTTING: Final = 1 | 8 | 16
 """Attributes of tokens at which a text is cut before it is tokenized: unknown, control, user-defined."""
+_COORDINATE_ROPES: Final = (8, 40)
+"""M-RoPE and its interleaved form."""
 _STRIPPING: Final = 128 | 256
 """Of tokens that swallow the white space on their left, or right."""
 
@@ -88,6 +90,8 @@ class NativeModel:
         self.hidden_size: int = lib.llama_model_n_embd(pointer)
         self.input_size: int = lib.llama_model_n_embd_inp(pointer)
         """How many values a row of embeddings has that takes a token's place."""
+        self.has_coordinates: bool = lib.llama_model_rope_type(pointer) in _COORDINATE_ROPES
+        """Whether rows of pictures have places of their own besides their positions."""
         self.block_count: int = lib.llama_model_n_layer(pointer)
         self.vector_size: int = lib.llama_model_n_embd_out(pointer)
         self.class_count: int = lib.llama_model_n_cls_out(pointer)
@@ -242,7 +246,12 @@ class NativeModel:
         if self._adapter is not None:
             self._apply_adapter(pointer)
         sizes = ModelSizes(
-            self.vocabulary_size, self.hidden_size, self.input_size, self.block_count, self.vector_size
+            self.vocabulary_size,
+            self.hidden_size,
+            self.input_size,
+            self.block_count,
+            self.vector_size,
+            self.has_coordinates,
         )
         return NativeContext(self.library, sizes, pointer, batch, streams=1 if is_unified else slots)
 

@@ -17,6 +17,7 @@ import numpy as np
 from ganglion.core.errors import EngineFailed, EngineUnavailable, InvalidValue, LoadFailed
 from ganglion.engines.llama.native.arrays import Floats
 from ganglion.engines.llama.native.library import Library
+from ganglion.engines.llama.native.picture_rows import PictureRows, Places
 
 _DECLARATIONS: Final = """
 struct mtmd_context_params {
@@ -71,14 +72,16 @@ _MARKER: Final = b"<__media__>"
 _TEXT_CHUNK: Final = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Stretch:
     """A part of what a picture becomes: marker tokens of the vocabulary, or rows of embeddings."""
 
     tokens: tuple[int, ...] = ()
     rows: int = 0
     positions: int = 0
-    """How far the rows move the positions after them on: fewer than there are, where rows have coordinates."""
+    """How many positions the rows take: fewer than there are, where rows have coordinates."""
+    places: Places | None = None
+    """These coordinates."""
     is_whole: bool = False
     """Whether the rows see each other in both directions, so that one batch must hold them all."""
 
@@ -129,10 +132,10 @@ class Projector:
         data = self._library.ffi.cast("const float *", held.ctypes.data)
         return self._laid_out(self._library.lib.mtmd_bitmap_init_from_audio(len(held), data))
 
-    def encode(self, layout: PictureLayout) -> tuple[Floats, ...]:
+    def encode(self, layout: PictureLayout) -> tuple[PictureRows, ...]:
         """The rows of each stretch that has any, as copies; releases the interpreter lock meanwhile."""
         lib, ffi = self._library.lib, self._library.ffi
-        found: list[Floats] = []
+        found: list[PictureRows] = []
         for number, stretch in enumerate(layout.stretches):
             if not stretch.rows:
                 continue
@@ -141,7 +144,14 @@ class Projector:
                 raise EngineFailed(f"The projector could not read a picture: {self._library.last_error()}")
             size = stretch.rows * self.width * 4
             rows = np.frombuffer(ffi.buffer(lib.mtmd_get_output_embd(self._pointer), size), np.float32)
-            found.append(rows.reshape(stretch.rows, self.width).copy())
+            found.append(
+                PictureRows(
+                    rows.reshape(stretch.rows, self.width).copy(),
+                    stretch.places,
+                    stretch.is_whole,
+                    stretch.rows - stretch.positions,
+                )
+            )
         return tuple(found)
 
     def free(self) -> None:
@@ -181,9 +191,11 @@ class Projector:
         ffi, lib = self._library.ffi, self._library.lib
         chunk = lib.mtmd_input_chunks_get(chunks, number)
         if lib.mtmd_input_chunk_get_type(chunk) != _TEXT_CHUNK:
+            rows = lib.mtmd_input_chunk_get_n_tokens(chunk)
             return Stretch(
-                rows=lib.mtmd_input_chunk_get_n_tokens(chunk),
+                rows=rows,
                 positions=lib.mtmd_input_chunk_get_n_pos(chunk),
+                places=self._places(chunk, rows) if self.uses_coordinates else None,
                 is_whole=lib.mtmd_decode_use_non_causal(self._pointer, chunk),
             )
         count = ffi.new("size_t *")
@@ -195,6 +207,18 @@ class Projector:
                 hint="The projector belongs to another model; name the right one with --mmproj.",
             )
         return Stretch(tokens=tokens)
+
+    def _places(self, chunk: Any, count: int) -> Places:
+        """The coordinates of a chunk's rows, of which a sound's are its positions."""
+        lib, ffi = self._library.lib, self._library.ffi
+        image = lib.mtmd_input_chunk_get_tokens_image(chunk)
+        if image == ffi.NULL:
+            return np.tile(np.arange(count, dtype=np.int32), (4, 1))
+        found = np.zeros((4, count), np.int32)
+        for row in range(count):
+            place = lib.mtmd_image_tokens_get_decoder_pos(image, 0, row)
+            found[:, row] = place.t, place.y, place.x, place.z
+        return found
 
 
 def load_projector(
@@ -243,7 +267,7 @@ def _number(ffi: Any, params: Any, name: str) -> int:
 def _unusable(reason: str) -> EngineUnavailable:
     return EngineUnavailable(
         f"This llama.cpp cannot read pictures: {reason}.",
-        hint="Reinstall with the pinned version (pip install --force-reinstall xllamacpp), build it again, or "
-        "load the model without its projector: --mmproj none.",
+        hint="Reinstall with the pinned version (pip install --force-reinstall xllamacpp), build it again, "
+        "or load the model without its projector: --mmproj none.",
         extras={"engine": "llama"},
     )

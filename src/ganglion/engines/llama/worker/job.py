@@ -13,6 +13,7 @@ from ganglion.engines.llama.grammar.matcher import GrammarMatcher, OffGrammar
 from ganglion.engines.llama.native.arrays import Floats, Ids
 from ganglion.engines.llama.native.context import NativeContext
 from ganglion.engines.llama.native.model import NativeModel
+from ganglion.engines.llama.native.picture_rows import PictureRows
 from ganglion.engines.llama.worker.pictures import KeptPicture
 from ganglion.engines.llama.worker.sampling import NotANumber, NothingLeft, Sampler, check_drawn, logprobs
 from ganglion.engines.llama.worker.scoring import PromptRecords, Vocabulary
@@ -109,7 +110,7 @@ class Job:
             pictures=pictures,
         )
 
-    def rows(self) -> Iterator[tuple[Picture, Floats]]:
+    def rows(self) -> Iterator[tuple[Picture, PictureRows]]:
         """The pictures whose rows are there, with the rows."""
         placed = iter(self.sequence.pictures)
         for image in self.images:

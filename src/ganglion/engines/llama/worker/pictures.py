@@ -1,4 +1,4 @@
-"""Reads pictures beside the steps: what each becomes is told at once, its rows are computed when they are needed.
+"""Reads pictures beside the steps: what each becomes is told at once, its rows come when they are needed.
 
 Law: a picture belongs to the tenant that sent it. Those that running requests use are kept; of the others,
 the least recently used go where all together take more than `KEPT_BYTES`. One is read at a time, tenants in
@@ -21,8 +21,8 @@ import numpy as np
 
 from ganglion.core.errors import GanglionError, InvalidValue, LoadFailed
 from ganglion.engines.fair_thread import FairThread
-from ganglion.engines.llama.native.arrays import Floats
 from ganglion.engines.llama.native.mtmd import PictureLayout, Projector, Stretch
+from ganglion.engines.llama.native.picture_rows import PictureRows
 from ganglion.engines.supervision.ipc import FromWorker, ImagePlaced, PlaceImage
 from ganglion.scheduler.pictures import Picture
 
@@ -53,7 +53,7 @@ class KeptPicture:
     stretches: tuple[Stretch, ...]
     layout: PictureLayout | None
     size_bytes: int
-    rows: tuple[Floats, ...] = ()
+    rows: tuple[PictureRows, ...] = ()
     users: int = 0
     is_asked: bool = False
     """Whether its reading waits or runs."""
@@ -89,7 +89,7 @@ class PictureReader:
         refuse: Callable[[int, GanglionError], None],
         report: Callable[[PictureRead], None],
     ) -> None:
-        """`most_rows` is how many rows one batch may have; `send`, `refuse` and `report` come from threads."""
+        """`most_rows` is how many rows a batch may have; `send`, `refuse`, `report` are called on threads."""
         self._projector = projector
         self._most_rows = most_rows
         self._send = send
@@ -218,7 +218,7 @@ class PictureReader:
             rows = self._projector.encode(kept.layout)
         except GanglionError as error:
             return PictureRead(kept, error)
-        size_bytes = sum(each.nbytes for each in rows)
+        size_bytes = sum(each.rows.nbytes for each in rows)
         with self._lock:
             kept.rows, layout, kept.layout = rows, kept.layout, None
             self._bytes += size_bytes - kept.size_bytes

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import assert_never
 
-import numpy as np
-
 from ganglion.core.errors import EngineFailed
 from ganglion.engines.concepts.pack import ConceptBook
 from ganglion.engines.concepts.steering import Steerer
@@ -20,8 +18,10 @@ from ganglion.engines.llama.concepts.capture import Capture, Split
 from ganglion.engines.llama.native.arrays import Floats
 from ganglion.engines.llama.native.context import NativeContext, Run
 from ganglion.engines.llama.native.model import NativeModel
+from ganglion.engines.llama.native.picture_rows import PictureRows
 from ganglion.engines.llama.native.saved_state import SavedState
 from ganglion.engines.llama.plan import EnginePlan
+from ganglion.engines.llama.worker.cell_places import CellPlaces
 from ganglion.engines.llama.worker.graph_sampling import GraphDraw, GraphSampling
 from ganglion.engines.llama.worker.padding import of_even_lengths, without_gaps
 from ganglion.scheduler.pictures import picture_at
@@ -86,8 +86,9 @@ class Runner:
         """A slot of the shared context that nothing lives in, for cutting what is read whole."""
         self._blobs: dict[BlobId, SavedState] = {}
         self._background: BackgroundStep | None = None
-        self._rows: dict[SequenceId, dict[int, Floats]] = {}
-        """Rows of embeddings, by the sequence and by where in it they begin."""
+        self._rows: dict[SequenceId, dict[int, PictureRows]] = {}
+        """Of pictures, by the sequence and by where in it they begin."""
+        self._places = CellPlaces() if model.has_coordinates else None
         self.native_s = 0.0
 
     def has_variant(self, variant: str) -> bool:
@@ -132,11 +133,10 @@ class Runner:
         runs = self._prepare(step, pool, sequences, draws)
         began_s = perf_counter()
         self.context(step.kv_context)  # once nobody uses it
-        is_causal = _is_causal(step, sequences)
         if self._is_filled(step, runs):
             rows = self._decode_filled(step, runs, pool)
         else:
-            rows = self._decode(step, runs, is_causal=is_causal)
+            rows = self._decode(step, runs)
         self.native_s += perf_counter() - began_s
         return _rows_of(step, rows)
 
@@ -151,13 +151,12 @@ class Runner:
         """Start a step in the background; one at a time, `collect` makes room for the next."""
         assert self._background is None
         runs = self._prepare(step, pool, sequences, draws)
-        is_causal = _is_causal(step, sequences)
         self._background = background = BackgroundStep(step)
 
         def compute() -> None:
             began_s = perf_counter()
             try:
-                background.rows = _rows_of(step, self._decode(step, runs, is_causal=is_causal))
+                background.rows = _rows_of(step, self._decode(step, runs))
             except Exception as error:  # noqa: BLE001 - raised again where it is collected
                 background.error = error
             background.elapsed_s = perf_counter() - began_s
@@ -205,11 +204,11 @@ class Runner:
         """Keep a state that the pool adopted."""
         self._blobs[blob] = state
 
-    def _decode(self, step: Step, runs: list[Run], *, is_causal: bool) -> list[int | None]:
+    def _decode(self, step: Step, runs: list[Run]) -> list[int | None]:
         context = self._contexts[step.kv_context]
         more = _more_rows(step)
         if not self._captures:
-            return context.decode(runs, more, is_causal=is_causal)
+            return context.decode(runs, more)
         capture = self._captures[step.kv_context]
         read = _read_rows(step)
         return capture.decode(
@@ -218,12 +217,13 @@ class Runner:
             (*more, *read) if capture.reads_outputs else more,
             read,
             self._split(step.kv_context),
-            is_causal=is_causal,
         )
 
     def _is_filled(self, step: Step, runs: list[Run]) -> bool:
         """Whether rows may be added to a batch: where they are cheap, tokens, and nobody counts them."""
-        if any(isinstance(tokens, np.ndarray) for _, _, tokens, _ in runs):
+        if any(isinstance(tokens, PictureRows) for _, _, tokens, _ in runs):
+            return False
+        if self._places is not None and not self._places.is_plain:
             return False
         is_counted = self._captures or any(chunk.logit_spans or chunk.readout for chunk in step.chunks)
         return self._is_accelerated and not self._shapes[step.kv_context].is_shared and not is_counted
@@ -247,7 +247,7 @@ class Runner:
             return "even"
         return "whole" if self._shapes[kv_context].is_shared else "consecutive"
 
-    def show(self, sequence: SequenceId, start: int, rows: Floats) -> None:
+    def show(self, sequence: SequenceId, start: int, rows: PictureRows) -> None:
         """Keep the rows of a picture until its sequence is over."""
         self._rows.setdefault(sequence, {})[start] = rows
 
@@ -269,22 +269,39 @@ class Runner:
         self._apply_variant(step)
         self._attach_samplers(step, pool, draws)
         return [
-            (
-                pool.slot(chunk.sequence).index,
-                chunk.start,
-                self._input(chunk, sequences[chunk.sequence]),
-                chunk.wants_logits,
-            )
+            self._native_run(chunk, pool.slot(chunk.sequence), sequences[chunk.sequence])
             for chunk in step.chunks
         ]
 
-    def _input(self, chunk: Chunk, sequence: Sequence) -> list[int] | Floats:
+    def _native_run(self, chunk: Chunk, slot: Slot, sequence: Sequence) -> Run:
+        inputs = self._input(chunk, sequence)
+        start = chunk.start
+        if self._places is not None and isinstance(inputs, PictureRows):
+            start -= inputs.first  # its coordinates are beside its first position
+        run = slot.index, self._at(slot, start), inputs, chunk.wants_logits
+        if self._places is not None and isinstance(inputs, PictureRows):
+            end = chunk.start + chunk.count
+            picture = picture_at(sequence.pictures, chunk.start)
+            if picture is not None and picture.end == end:
+                self._places.grow(slot, end, inputs.lost)
+        return run
+
+    def _at(self, source: Slot | BlobId, cells: int) -> int:
+        """The position after so many of the cells of a slot or a blob."""
+        return cells if self._places is None else self._places.position(source, cells)
+
+    def _note(self, source: Slot | BlobId, target: Slot | BlobId, cells: int) -> None:
+        """The target holds the source's first cells from now on."""
+        if self._places is not None:
+            self._places.carry(source, target, cells)
+
+    def _input(self, chunk: Chunk, sequence: Sequence) -> list[int] | PictureRows:
         """The tokens of a chunk, or its rows: a chunk is one or the other."""
         picture = picture_at(sequence.pictures, chunk.start)
         if picture is None:
             return sequence.tokens[chunk.start : chunk.start + chunk.count]
-        first = chunk.start - picture.start
-        return self._rows[sequence.id][picture.start][first : first + chunk.count]
+        rows = self._rows[sequence.id][picture.start]
+        return rows.part(chunk.start - picture.start, chunk.count)
 
     def _attach_samplers(
         self, step: Step, pool: KvPool, draws: Mapping[SequenceId, GraphDraw | None]
@@ -307,17 +324,24 @@ class Runner:
             case Trim(slot=slot, length=length):
                 self._trim(slot, length)
             case Share(source=source, target=target, length=length):
-                self.context(source.kv_context).share(source.index, target.index, length)
+                at = self._at(source, length)
+                self.context(source.kv_context).share(source.index, target.index, at)
+                self._note(source, target, length)
             case Copy(source=source, target=target, length=length) if self._stays_on_device(source, target):
-                self.context(source.kv_context).copy(source.index, target.index, length)
+                at = self._at(source, length)
+                self.context(source.kv_context).copy(source.index, target.index, at)
+                self._note(source, target, length)
             case Copy(source=source, target=target, length=length):
-                self._bring(self._cut(source, length), target, length)
+                self._bring(self._cut(source, length), source, target, length)
             case Save(slot=slot, blob=blob):
                 self._blobs[blob] = self.context(slot.kv_context).save(slot.index)
+                self._note(slot, blob, self._shapes[slot.kv_context].total_cells)
             case Restore(blob=blob, slot=slot, length=length):
-                self._bring(self._blobs[blob], slot, length)
+                self._bring(self._blobs[blob], blob, slot, length)
             case Discard(blob=blob):
                 del self._blobs[blob]
+                if self._places is not None:
+                    self._places.forget(blob)
             case _:
                 assert_never(move)
 
@@ -331,33 +355,28 @@ class Runner:
         context = self.context(source.kv_context)
         if not self._shapes[source.kv_context].is_shared:
             return context.save(source.index)
-        context.share(source.index, self._spare, length)
+        context.share(source.index, self._spare, self._at(source, length))
         blob = context.save(self._spare)
         context.trim(self._spare, 0)
         return blob
 
-    def _bring(self, blob: SavedState, target: Slot, length: int) -> None:
-        """Read a blob into a slot and keep its first positions."""
+    def _bring(self, state: SavedState, source: Slot | BlobId, target: Slot, length: int) -> None:
+        """Read what a source held into a slot and keep its first cells."""
         context = self.context(target.kv_context)
-        if not context.try_load(target.index, blob):
+        if not context.try_load(target.index, state):
             shared = self.context(len(self._shapes) - 1)
-            shared.load(self._spare, blob)
-            shared.trim(self._spare, length)
+            shared.load(self._spare, state)
+            shared.trim(self._spare, self._at(source, length))
             cut = shared.save(self._spare)
             shared.trim(self._spare, 0)
             context.load(target.index, cut)
+        self._note(source, target, length)
         self._trim(target, length)
 
     def _trim(self, slot: Slot, length: int) -> None:
-        if not self.context(slot.kv_context).trim(slot.index, length):
+        if not self.context(slot.kv_context).trim(slot.index, self._at(slot, length)):
             raise EngineFailed(f"The library could not cut slot {slot.index} to {length} tokens.")
-
-
-def _is_causal(step: Step, sequences: Mapping[SequenceId, Sequence]) -> bool:
-    """Whether no row of a step sees those after it; a picture whose rows do runs alone."""
-    chunk = step.chunks[0]
-    picture = picture_at(sequences[chunk.sequence].pictures, chunk.start)
-    return picture is None or not picture.is_whole
+        self._note(slot, slot, length)
 
 
 def _more_rows(step: Step) -> Spans:

@@ -1,7 +1,8 @@
 """Serves a loaded model: frames come in, steps, texts and vectors go out.
 
 A reader thread takes frames in and answers pings, others tokenize beside the running batch
-(`tokenizing.py`), one makes vectors (`embedding.py`), and the main thread steps.
+(`tokenizing.py`), one makes vectors (`embedding.py`), two read pictures (`pictures.py`), and the main thread
+steps.
 Law: the worker dies with its server: end of file on the socket ends the process at once.
 """
 
@@ -9,13 +10,14 @@ import os
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from time import monotonic
 
 import msgspec
 
-from ganglion.core.errors import GanglionError, LoadFailed
+from ganglion.core.errors import GanglionError
 from ganglion.engines.concepts.pack import ConceptBook, check_shape, merge_packs, read_pack
 from ganglion.engines.llama.native.accelerators import accelerators, placement, refusal
 from ganglion.engines.llama.native.model import NativeModel
@@ -93,7 +95,7 @@ def serve(
     texts = TokenizerThreads(model, socket.send, refuse)
     vectors = EmbeddingQueue(BatchEmbedder(model, plan.vectors, threads=plan.threads), socket.send, refuse)
     threading.Thread(
-        target=_read, args=(socket, bodies, inbox, texts, vectors, pictures), daemon=True
+        target=_read, args=(socket, bodies, inbox, _BesideSteps(texts, vectors, pictures)), daemon=True
     ).start()
     try:
         loop.run(inbox, pictures)
@@ -103,28 +105,31 @@ def serve(
         os._exit(1)
 
 
-def _read(
-    socket: FrameSocket,
-    bodies: Iterator[bytes],
-    inbox: Inbox,
-    texts: TokenizerThreads,
-    vectors: EmbeddingQueue,
-    pictures: PictureReader | None,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _BesideSteps:
+    """What answers beside the steps, each on threads of its own."""
+
+    texts: TokenizerThreads
+    vectors: EmbeddingQueue
+    pictures: PictureReader | None
+
+
+def _read(socket: FrameSocket, bodies: Iterator[bytes], inbox: Inbox, beside: _BesideSteps) -> None:
     """Take frames in until the server is gone or says stop."""
+    pictures = beside.pictures
     for body in bodies:
         frame: ToWorker = to_worker.decode(body)
         match frame:
             case WorkerPing():
                 socket.send(WorkerPong())
-                if texts.is_getting_on:
+                if beside.texts.is_getting_on:
                     socket.send(WorkerProgress())
                 if pictures is not None and pictures.is_getting_on:
                     socket.send(WorkerProgress(is_of_step=True))
             case Tokenize() | Detokenize() | MeasurePieces():
-                texts.ask(frame)
+                beside.texts.ask(frame)
             case Embed():
-                vectors.ask(frame)
+                beside.vectors.ask(frame)
             case PlaceImage(id=number) if pictures is None:
                 socket.send(ImagePlaced(number, []))
             case PlaceImage():
@@ -140,13 +145,7 @@ def _read(
 def _load_projector(plan: EnginePlan, model: NativeModel) -> Projector | None:
     if plan.projector is None:
         return None
-    projector = model.project(plan.projector, threads=plan.threads, uses_gpu=plan.gpu_layers > 0)
-    if projector.uses_coordinates:
-        raise LoadFailed(
-            f"{plan.projector} places pictures by coordinates (M-RoPE), which this version cannot compute.",
-            hint="Load the model for text alone: --mmproj none.",
-        )
-    return projector
+    return model.project(plan.projector, threads=plan.threads, uses_gpu=plan.gpu_layers > 0)
 
 
 def _pictures(plan: EnginePlan, projector: Projector, socket: FrameSocket, inbox: Inbox) -> PictureReader:
