@@ -1,6 +1,6 @@
 """Pictures in chats and token lists, read by a projector of random weights beside the embedded model.
 
-What it sees is noise, and noise has its own greedy answer: where one position were wrong, it would be another.
+What it sees is noise, and noise has its own greedy answer: one wrong position would give another.
 """
 
 import asyncio
@@ -43,8 +43,7 @@ from ganglion.registry.hub.embedded import SMOLLM2, find
 from ganglion.registry.stores.sighted import read_whole_facts
 from support import reference_eyes
 from support.embedded_model import kept_open
-from support.pictures import noise_png
-from support.projector_files import write_projector
+from support.projector_files import noise_png, write_projector
 
 found = find(SMOLLM2, Path("nowhere"))
 pytestmark = [
@@ -169,7 +168,7 @@ async def test_a_prompt_says_what_it_takes_before_anything_is_read(engine: Llama
     many = asking(*(seeing(*[noise_png(30)] * 20) for _ in range(2)))
     with pytest.raises(ContextLengthExceeded) as raised:
         await answer(engine, many)
-    assert raised.value.prompt_tokens > 40 * ROWS if hasattr(raised.value, "prompt_tokens") else True
+    assert str(40 * ROWS)[:2] in raised.value.message
 
 
 async def test_pictures_stand_where_their_messages_have_them(engine: LlamaEngine) -> None:

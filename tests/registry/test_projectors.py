@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from support.model_files import bare_gguf, boolean, gguf, model, number, projector, string
 
 from ganglion.core.errors import InvalidValue, LoadFailed
 from ganglion.registry.files.projectors import choose_projector, read_projector
@@ -12,6 +11,7 @@ from ganglion.registry.naming.manifest import read_manifest
 from ganglion.registry.stores.finder import StoreRoot, scan_stores
 from ganglion.registry.stores.index import FileIndex
 from ganglion.registry.stores.sighted import read_whole_facts
+from support.model_files import bare_gguf, boolean, gguf, model, number, projector, string
 
 SEER = "Seer-4B-Instruct-Q4_K_M.gguf"
 CHOICES = {

@@ -1,12 +1,12 @@
-"""Steps among pictures: what one may compute, what is kept, and that nobody waits for a picture of another."""
+"""Steps among pictures: what one may compute, what is kept, and that nobody waits for another's picture."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.examples import examples
 
 from ganglion.scheduler.pictures import Picture, outside, pictures_in, stretch
 from ganglion.scheduler.sequence import Sequence
 from scheduler.test_scheduler import SHAPE, Device, drive, run_until, scheduler
+from support.examples import examples
 
 LAYOUTS = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 30), st.booleans()), min_size=1, max_size=4)
 """Text and a picture after it, and whether the picture is computed whole."""

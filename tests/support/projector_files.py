@@ -1,9 +1,11 @@
-"""Projector files with random weights, small enough to be written for each run."""
+"""Projector files with random weights, small enough to be written for each run, and noise to look at."""
 
+import io
 from pathlib import Path
 
 import numpy as np
 from gguf import GGUFWriter
+from PIL import Image
 
 WIDTH = 576
 """Of the embedded model's rows."""
@@ -81,3 +83,11 @@ def write_projector(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def noise_png(seed: int, width: int = 160, height: int = 120) -> bytes:
+    """A picture that no other seed gives."""
+    pixels = np.random.default_rng(seed).integers(0, 255, (height, width, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()

@@ -1,6 +1,6 @@
 """The library's own server over a model and its projector, asked from a process of its own.
 
-Started as `python reference_eyes.py MODEL PROJECTOR`; reads one JSON list of chat bodies and prints one of answers.
+Started as `python reference_eyes.py MODEL PROJECTOR`; reads a JSON list of chat bodies and prints one of answers.
 """
 
 import json
