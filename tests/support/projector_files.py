@@ -24,9 +24,9 @@ def write_projector(
     inner, hidden, layers, positions = 64, 128, 2, (size // patch) ** 2
     chance = np.random.default_rng(seed)
     writer = GGUFWriter(path, "clip")
-    writer.add_bool("clip.has_vision_encoder", value=True)
+    writer.add_bool("clip.has_vision_encoder", True)  # noqa: FBT003 - its own signature
     writer.add_string("clip.projector_type", kind)
-    writer.add_bool("clip.use_gelu", value=True)
+    writer.add_bool("clip.use_gelu", True)  # noqa: FBT003 - as above
     writer.add_file_type(1)
     numbers = {
         "embedding_length": inner,

@@ -1,6 +1,6 @@
 """The library's own server over a model and its projector, asked from a process of its own.
 
-Started as `python reference_eyes.py MODEL PROJECTOR`; reads a JSON list of chat bodies and prints one of answers.
+Started as `python reference_eyes.py MODEL PROJECTOR`: chat bodies in, a JSON list of answers out.
 """
 
 import json
@@ -17,7 +17,7 @@ def main() -> None:
     parameters.model.path, parameters.mmproj.path = sys.argv[1], sys.argv[2]
     parameters.port, parameters.hostnames = 0, ["127.0.0.1"]
     parameters.n_ctx, parameters.n_parallel, parameters.warmup = 2048, 1, False
-    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 2
+    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
     server = xllamacpp.Server(parameters)
     answers = []
     for body in json.load(sys.stdin):
