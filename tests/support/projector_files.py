@@ -24,9 +24,9 @@ def write_projector(
     inner, hidden, layers, positions = 64, 128, 2, (size // patch) ** 2
     chance = np.random.default_rng(seed)
     writer = GGUFWriter(path, "clip")
-    writer.add_bool("clip.has_vision_encoder", True)  # noqa: FBT003 - its own signature
+    writer.add_bool("clip.has_vision_encoder", True)
     writer.add_string("clip.projector_type", kind)
-    writer.add_bool("clip.use_gelu", True)  # noqa: FBT003 - as above
+    writer.add_bool("clip.use_gelu", True)
     writer.add_file_type(1)
     numbers = {
         "embedding_length": inner,
@@ -76,7 +76,7 @@ def write_projector(
     else:
         weights("mm.0", width, inner, spread=0.1)
         vector("mm.0.bias", width)
-        weights("mm.2", width, width, spread=0.02)
+        weights("mm.2", width, width, spread=0.06)
         vector("mm.2.bias", width)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
