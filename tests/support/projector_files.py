@@ -20,7 +20,11 @@ def write_projector(
     patch: int = 16,
     seed: int = 0,
 ) -> Path:
-    """A vision tower of two layers and a projector behind it; an mlp one makes `(size / patch) ** 2` rows."""
+    """A vision tower of two layers and a projector behind it; an mlp one makes `(size / patch) ** 2` rows.
+
+    Others: `idefics3` (slices with marker tokens), `gemma3` (rows that see each other), `qwen2vl_merger`
+    (rows with coordinates).
+    """
     inner, hidden, layers, positions = 64, 128, 2, (size // patch) ** 2
     chance = np.random.default_rng(seed)
     writer = GGUFWriter(path, "clip")
@@ -56,7 +60,13 @@ def write_projector(
         writer.add_tensor(name, values.astype(np.float32))
 
     weights("v.patch_embd", inner, 3, patch, patch)
-    vector("v.position_embd.weight", positions, inner)
+    if kind == "qwen2vl_merger":
+        writer.add_tensor(
+            "v.patch_embd.weight.1",
+            (chance.standard_normal((inner, 3, patch, patch)) * 0.2).astype(np.float16),
+        )
+    else:
+        vector("v.position_embd.weight", positions, inner)
     vector("v.post_ln.weight", inner, around=1.0)
     vector("v.post_ln.bias", inner)
     sizes = {
@@ -73,6 +83,14 @@ def write_projector(
             vector(f"v.blk.{layer}.{name}.bias", inner)
     if kind == "idefics3":
         weights("mm.model.fc", width, 4 * inner, spread=0.1)
+    elif kind == "gemma3":
+        weights("mm.input_projection", inner, width, spread=0.1)
+        vector("mm.soft_emb_norm.weight", inner, around=1.0)
+    elif kind == "qwen2vl_merger":
+        weights("mm.0", 4 * inner, 4 * inner, spread=0.1)
+        vector("mm.0.bias", 4 * inner)
+        weights("mm.2", width, 4 * inner, spread=0.1)
+        vector("mm.2.bias", width)
     else:
         weights("mm.0", width, inner, spread=0.1)
         vector("mm.0.bias", width)

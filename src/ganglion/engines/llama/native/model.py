@@ -187,20 +187,23 @@ class NativeModel:
         """Text to token ids; releases the interpreter lock while it works."""
         data = text.encode("utf-8", "surrogatepass")
         most = len(data) + 8
-        tokens = np.empty(most, np.int32)
-        count = self.library.lib.llama_tokenize(
-            self._vocab,
-            data,
-            len(data),
-            self.library.ffi.cast("llama_token *", tokens.ctypes.data),
-            most,
-            add_special,
-            parse_special,
-        )
-        if count < 0:
-            raise EngineFailed("The model's tokenizer refused the text.")
-        result: list[int] = tokens[:count].tolist()
-        return result
+        # Where a space is no token it becomes three bytes: then more are needed, and the library says how many.
+        for _ in range(2):
+            tokens = np.empty(most, np.int32)
+            count = self.library.lib.llama_tokenize(
+                self._vocab,
+                data,
+                len(data),
+                self.library.ffi.cast("llama_token *", tokens.ctypes.data),
+                most,
+                add_special,
+                parse_special,
+            )
+            if count >= 0:
+                result: list[int] = tokens[:count].tolist()
+                return result
+            most = -count
+        raise EngineFailed("The model's tokenizer refused the text.")
 
     def new_context(
         self,
