@@ -25,7 +25,7 @@ from ganglion.core.errors import (
 from ganglion.core.events import Event, Failed, Started, TokenEvent
 from ganglion.core.model import ModelFacts
 from ganglion.core.request import PLACEHOLDER, ImageBlock, Request, TokenRequest
-from ganglion.engines.images.placing import checked_blocks
+from ganglion.engines.images.placing import before_images, checked_blocks
 from ganglion.engines.prompt_checks import bounded, check_tokens
 from ganglion.engines.rendering.renderer import Renderer
 from ganglion.engines.settings import EngineSettings
@@ -256,12 +256,14 @@ class WorkerEngine:
             )
 
     async def save_kv(self, model: str, salt: str, tokens: tuple[int, ...]) -> bytes:
-        """The KV that is cached of some tokens."""
+        """The KV that is cached of some tokens, up to the first image."""
+        tokens = before_images(tokens)
         self._check(model, tokens)
         return await self.tokens.save_kv(salt, tokens)
 
     async def load_kv(self, model: str, salt: str, tokens: tuple[int, ...], state: bytes) -> int:
-        """Put saved KV into the cache."""
+        """Put saved KV into the cache, up to the first image."""
+        tokens = before_images(tokens)
         self._check(model, tokens)
         return await self.tokens.load_kv(salt, tokens, state)
 

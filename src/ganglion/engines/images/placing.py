@@ -123,6 +123,11 @@ def checked_blocks(tokens: Sequence[int], images: Sequence[ImageBlock]) -> None:
         raise InvalidValue(f"A token is {PLACEHOLDER} where no image is.", param="tokens")
 
 
+def before_images(tokens: tuple[int, ...]) -> tuple[int, ...]:
+    """What stands before the first image of a list that does not say which images are in it."""
+    return tokens[: tokens.index(PLACEHOLDER)] if PLACEHOLDER in tokens else tokens
+
+
 def cut_before(
     tokens: tuple[int, ...], images: tuple[ImageBlock, ...], kept: int
 ) -> tuple[tuple[int, ...], tuple[ImageBlock, ...]]:

@@ -4,11 +4,11 @@ Law: data flows one way. The engine knows its tokens and the embedder, and neith
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from ganglion.core.engine import Embedded, EmbedRequest, ModelState, Ranked, RankRequest
-from ganglion.core.errors import InsufficientMemory
+from ganglion.core.errors import GanglionError, InsufficientMemory
 from ganglion.core.model import ModelFacts
 from ganglion.engines.embedder import WorkerEmbedder
 from ganglion.engines.images.decoder import ImageDecoder
@@ -50,6 +50,13 @@ class LlamaEngine(WorkerEngine):
         self._embedder = WorkerEmbedder(
             tokens, longest=self.plan.vectors.input_tokens, vocabulary_size=facts.vocabulary_size
         )
+
+    async def open(self) -> None:
+        """Start the worker, and what decodes images for it."""
+        await super().open()
+        if self._decoder is not None:
+            with suppress(GanglionError):  # the first image tries again
+                await self._decoder.open()
 
     async def close(self) -> None:
         """Stop the worker, and what decodes images for it."""
