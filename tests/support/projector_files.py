@@ -103,6 +103,65 @@ def write_projector(
     return path
 
 
+def write_ears(path: Path, *, width: int, seed: int = 0) -> Path:
+    """A projector that hears: a Whisper encoder of two layers and Ultravox's way out of it."""
+    inner, hidden, layers, bins, stack = 64, 128, 2, 80, 10
+    chance = np.random.default_rng(seed)
+    writer = GGUFWriter(path, "clip")
+    writer.add_bool("clip.has_audio_encoder", True)
+    writer.add_string("clip.projector_type", "ultravox")
+    writer.add_file_type(1)
+    numbers = {
+        "embedding_length": inner,
+        "feed_forward_length": hidden,
+        "block_count": layers,
+        "projection_dim": width,
+        "attention.head_count": 4,
+        "num_mel_bins": bins,
+        "projector.stack_factor": stack,
+    }
+    for key, value in numbers.items():
+        writer.add_uint32(f"clip.audio.{key}", value)
+    writer.add_float32("clip.audio.attention.layer_norm_epsilon", 1e-5)
+
+    def weights(name: str, *shape: int, spread: float = 0.2) -> None:
+        writer.add_tensor(name, (chance.standard_normal(shape) * spread).astype(np.float16))
+
+    def vector(name: str, *shape: int, around: float = 0.0) -> None:
+        values = around + chance.standard_normal(shape) * 0.1
+        writer.add_tensor(name, values.astype(np.float32))
+
+    weights("a.conv1d.1.weight", inner, bins, 3)
+    weights("a.conv1d.2.weight", inner, inner, 3)
+    vector("a.conv1d.1.bias", inner, 1)
+    vector("a.conv1d.2.bias", inner, 1)
+    vector("a.position_embd.weight", 1500, inner)
+    for name, around in (("weight", 1.0), ("bias", 0.0)):
+        vector(f"a.post_ln.{name}", inner, around=around)
+    sizes = {
+        **{f"attn_{part}": (inner, inner) for part in ("q", "k", "v", "out")},
+        "ffn_up": (hidden, inner),
+        "ffn_down": (inner, hidden),
+    }
+    for layer in range(layers):
+        for name, shape in sizes.items():
+            weights(f"a.blk.{layer}.{name}.weight", *shape)
+            if name != "attn_k":
+                vector(f"a.blk.{layer}.{name}.bias", shape[0])
+        for name in ("ln1", "ln2"):
+            vector(f"a.blk.{layer}.{name}.weight", inner, around=1.0)
+            vector(f"a.blk.{layer}.{name}.bias", inner)
+    vector("mm.a.norm_pre.weight", stack * inner, around=1.0)
+    weights("mm.a.mlp.1.weight", 2 * hidden, stack * inner, spread=0.05)
+    vector("mm.a.norm_mid.weight", hidden, around=1.0)
+    weights("mm.a.mlp.2.weight", width, hidden, spread=0.1)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
 def noise_png(seed: int, width: int = 160, height: int = 120) -> bytes:
     """A picture that no other seed gives."""
     pixels = np.random.default_rng(seed).integers(0, 255, (height, width, 3), np.uint8)

@@ -187,7 +187,7 @@ class NativeModel:
         """Text to token ids; releases the interpreter lock while it works."""
         data = text.encode("utf-8", "surrogatepass")
         most = len(data) + 8
-        # Where a space is no token it becomes three bytes: then more are needed, and the library says how many.
+        # Where a space is no token it becomes three: then more are needed, and the library says how many.
         for _ in range(2):
             tokens = np.empty(most, np.int32)
             count = self.library.lib.llama_tokenize(
