@@ -1,8 +1,9 @@
 """Reads pictures beside the steps: what each becomes is told at once, its rows come when they are needed.
 
-Law: a picture belongs to the tenant that sent it. Those that running requests use are kept; of the others,
-the least recently used go where all together take more than `KEPT_BYTES`. One is read at a time, tenants in
-turn, on a thread of its own, so that no step waits for it.
+Law: a picture belongs to the tenant that sent it. Those that running requests use are kept, and those that
+were sent a moment ago, for a request that is about to come; of the others, the least recently used go where
+all together take more than `KEPT_BYTES`. None is taken in beyond `MOST_BYTES`. One is read at a time, tenants
+in turn, on a thread of its own, so that no step waits for it.
 """
 
 import hashlib
@@ -14,12 +15,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from time import clock_gettime, pthread_getcpuclockid
+from time import clock_gettime, monotonic, pthread_getcpuclockid
 from typing import Final
 
 import numpy as np
 
-from ganglion.core.errors import GanglionError, InvalidValue, LoadFailed
+from ganglion.core.errors import GanglionError, InvalidValue, LoadFailed, Overloaded
 from ganglion.engines.fair_thread import FairThread
 from ganglion.engines.llama.native.mtmd import PictureLayout, Projector, Stretch
 from ganglion.engines.llama.native.picture_rows import PictureRows
@@ -28,6 +29,12 @@ from ganglion.scheduler.pictures import Picture
 
 KEPT_BYTES: Final = 128 * 2**20
 """Of pictures that no running request uses: what was read of them, or their pixels until then."""
+MOST_BYTES: Final = 1024 * 2**20
+_FRESH_S: Final = 60.0
+"""How long a picture waits for the request that it was sent for: others of the request come in between."""
+_PIXEL_BYTES: Final = 48 * 2**10
+"""What the library keeps of a picture for each of its rows until it is read; the most that a projector was
+seen to want."""
 _WAITING: Final = 1024
 _WAITING_EACH: Final = 512
 """Pictures that wait to be read, and of one tenant."""
@@ -55,6 +62,7 @@ class KeptPicture:
     size_bytes: int
     rows: tuple[PictureRows, ...] = ()
     users: int = 0
+    fresh_until_s: float = 0.0
     is_asked: bool = False
     """Whether its reading waits or runs."""
 
@@ -116,7 +124,6 @@ class PictureReader:
             except InvalidValue as error:
                 raise LoadFailed(f"The projector reads no picture: {error.message}") from error
             layout.free()
-            self._check(layout.stretches)
 
     # Asked by the reader thread
 
@@ -148,6 +155,7 @@ class PictureReader:
             kept = self._kept.get((tenant, digest))
             if kept is not None:
                 kept.users += 1
+                kept.fresh_until_s = 0.0
             return kept
 
     def leave(self, kept: KeptPicture) -> None:
@@ -192,13 +200,20 @@ class PictureReader:
             layout.free()
             raise
         ids = self._ids(frame.digest, layout.stretches)
-        # The library keeps pixels as floats, resized and perhaps in slices: about what came in, four times.
-        size_bytes = 4 * len(frame.rgb) + len(frame.sound)
+        size_bytes = _PIXEL_BYTES * layout.row_count
         kept = KeptPicture((frame.tenant, frame.digest), ids, layout.stretches, layout, size_bytes)
+        kept.fresh_until_s = monotonic() + _FRESH_S
         with self._lock:
-            self._kept[kept.key] = kept
             self._bytes += size_bytes
-            self._bound(newest=kept)
+            self._bound()
+            has_room = self._bytes <= MOST_BYTES
+            if has_room:
+                self._kept[kept.key] = kept
+            else:
+                self._bytes -= size_bytes
+        if not has_room:
+            layout.free()
+            raise Overloaded("Too many pictures wait to be read.", hint="Retry in a moment.")
         return kept
 
     def _read_all(self) -> None:
@@ -232,14 +247,17 @@ class PictureReader:
             kept = self._kept.get((tenant, digest))
             if kept is not None:
                 self._kept.move_to_end(kept.key)
+                if not kept.users:
+                    kept.fresh_until_s = monotonic() + _FRESH_S
             return kept
 
-    def _bound(self, newest: KeptPicture | None = None) -> None:
+    def _bound(self) -> None:
         """Let go of what is not used and has no room."""
         if self._bytes <= KEPT_BYTES:
             return
+        now_s = monotonic()
         for kept in list(self._kept.values()):
-            if kept.users or kept.is_asked or kept is newest:
+            if kept.users or kept.is_asked or kept.fresh_until_s > now_s:
                 continue
             del self._kept[kept.key]
             self._bytes -= kept.size_bytes
