@@ -345,3 +345,31 @@ async def test_a_deterministic_answer_does_not_depend_on_who_else_sees(eyes: Pat
             answer(engine, asking(seeing(SECOND))), answer(engine, asking(seeing(FIRST)))
         )
         assert both[1].text == alone.text
+
+
+TYPED = (
+    "{% for message in messages %}{% for part in message['content'] %}{% if part['type'] == 'text' %}"
+    "{{ message['role'] + ':' + part['text'] + ';' }}{% endif %}{% endfor %}{% endfor %}"
+)
+
+
+async def test_a_template_that_reads_contents_as_parts_gets_them_so(eyes: Path) -> None:
+    async with opened(eyes, chat_template=TYPED) as engine:
+        messages = (Message("system", "be brief"), seeing(FIRST, text="what"))
+        for _ in range(2):
+            assert (await engine.read(asking(*messages))).text == "system:be brief;user:<image>what;"
+        with pytest.raises(InvalidValue, match=r"no picture|in no format"):
+            await engine.read(asking(seeing(b"nothing")))
+    async with opened(eyes, chat_template="{{ messages[0]['role'] }}") as engine:
+        with pytest.raises(InvalidValue, match="exactly once"):
+            await engine.read(asking(seeing(FIRST)))
+
+
+async def test_hot_prefixes_with_pictures_outlive_their_worker(eyes: Path, tmp_path: Path) -> None:
+    texts = []
+    for cached in (0, ROWS):
+        async with opened(eyes, kv_folder=str(tmp_path / "kv")) as engine:
+            found_answer = await answer(engine, asking(seeing(FIRST)))
+            texts.append(found_answer.text)
+            assert found_answer.usage.cached_tokens >= cached
+    assert texts[0] == texts[1]
