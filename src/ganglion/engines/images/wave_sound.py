@@ -43,4 +43,5 @@ def decode_wave(data: bytes, rate: int) -> bytes:
     if own_rate != rate:
         places = np.arange(max(round(len(mono) * rate / own_rate), 1)) * (own_rate / rate)
         mono = np.interp(places, np.arange(len(mono)), mono)
-    return mono.astype(np.float32).tobytes()
+    result: bytes = mono.astype(np.float32).tobytes()
+    return result

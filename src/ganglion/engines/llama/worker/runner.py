@@ -23,6 +23,7 @@ from ganglion.engines.llama.native.saved_state import SavedState
 from ganglion.engines.llama.plan import EnginePlan
 from ganglion.engines.llama.worker.cell_places import CellPlaces
 from ganglion.engines.llama.worker.graph_sampling import GraphDraw, GraphSampling
+from ganglion.engines.llama.worker.padding import Run as TokenRun
 from ganglion.engines.llama.worker.padding import of_even_lengths, without_gaps
 from ganglion.scheduler.pictures import picture_at
 from ganglion.scheduler.pool import KvPool
@@ -133,10 +134,8 @@ class Runner:
         runs = self._prepare(step, pool, sequences, draws)
         began_s = perf_counter()
         self.context(step.kv_context)  # once nobody uses it
-        if self._is_filled(step, runs):
-            rows = self._decode_filled(step, runs, pool)
-        else:
-            rows = self._decode(step, runs)
+        tokens = _runs_of_tokens(runs) if self._is_filled(step) else None
+        rows = self._decode(step, runs) if tokens is None else self._decode_filled(step, tokens, pool)
         self.native_s += perf_counter() - began_s
         return _rows_of(step, rows)
 
@@ -219,16 +218,14 @@ class Runner:
             self._split(step.kv_context),
         )
 
-    def _is_filled(self, step: Step, runs: list[Run]) -> bool:
-        """Whether rows may be added to a batch: where they are cheap, tokens, and nobody counts them."""
-        if any(isinstance(tokens, PictureRows) for _, _, tokens, _ in runs):
-            return False
+    def _is_filled(self, step: Step) -> bool:
+        """Whether rows may be added to a batch: where they are cheap, and nobody counts its rows."""
         if self._places is not None and not self._places.is_plain:
             return False
         is_counted = self._captures or any(chunk.logit_spans or chunk.readout for chunk in step.chunks)
         return self._is_accelerated and not self._shapes[step.kv_context].is_shared and not is_counted
 
-    def _decode_filled(self, step: Step, runs: list[Run], pool: KvPool) -> list[int | None]:
+    def _decode_filled(self, step: Step, runs: list[TokenRun], pool: KvPool) -> list[int | None]:
         context, cells = self._contexts[step.kv_context], self._shapes[step.kv_context].cells
         most = self._batches[step.kv_context]
         if step.is_decode:
@@ -377,6 +374,16 @@ class Runner:
         if not self.context(slot.kv_context).trim(slot.index, self._at(slot, length)):
             raise EngineFailed(f"The library could not cut slot {slot.index} to {length} tokens.")
         self._note(slot, slot, length)
+
+
+def _runs_of_tokens(runs: list[Run]) -> list[TokenRun] | None:
+    """The same runs where all are of tokens; None where some are of pictures."""
+    found = [
+        (slot, start, tokens, wants_logits)
+        for slot, start, tokens, wants_logits in runs
+        if not isinstance(tokens, PictureRows)
+    ]
+    return found if len(found) == len(runs) else None
 
 
 def _more_rows(step: Step) -> Spans:
