@@ -14,9 +14,9 @@ from typing import Literal
 
 import numpy as np
 import pytest
+from attention_kinds import COORDINATES, WIDTH, write_model
 from gguf import GGUFReader
 
-from engines.attention_kinds import COORDINATES, WIDTH, write_model
 from ganglion.core.errors import VisionUnsupported
 from ganglion.core.events import Delta, Failed, Finished
 from ganglion.core.request import PLACEHOLDER, Attachment, ChatPrompt, Message, Request

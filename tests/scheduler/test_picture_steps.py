@@ -2,10 +2,10 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_scheduler import SHAPE, Device, drive, run_until, scheduler
 
 from ganglion.scheduler.pictures import Picture, outside, pictures_in, stretch
 from ganglion.scheduler.sequence import Sequence
-from scheduler.test_scheduler import SHAPE, Device, drive, run_until, scheduler
 from support.examples import examples
 
 LAYOUTS = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 30), st.booleans()), min_size=1, max_size=4)
