@@ -17,7 +17,7 @@ import pytest
 from attention_kinds import COORDINATES, WIDTH, write_model
 from gguf import GGUFReader
 
-from ganglion.core.errors import VisionUnsupported
+from ganglion.core.errors import InvalidValue, VisionUnsupported
 from ganglion.core.events import Delta, Failed, Finished
 from ganglion.core.request import PLACEHOLDER, Attachment, ChatPrompt, Message, Request
 from ganglion.core.sampling import Sampling
@@ -189,3 +189,5 @@ async def test_a_sound_is_answered_as_by_the_library_s_own_server(tmp_path: Path
         check(ours, expected)
         with pytest.raises(VisionUnsupported):
             await answer(engine, asking(noise_png(1)))
+        with pytest.raises(InvalidValue, match="WAV"):
+            await answer(engine, asking(b"ID3", kind="audio"))

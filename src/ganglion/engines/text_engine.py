@@ -29,7 +29,7 @@ from ganglion.core.request import (
     salt_of,
 )
 from ganglion.core.sampling import resolve
-from ganglion.engines.images.placing import MOST_IMAGES, cut_before, with_images
+from ganglion.engines.images.placing import MOST_IMAGES, cut_before, is_wave, with_images
 from ganglion.engines.prompt_checks import check_tokens, fitted
 from ganglion.engines.rendering.image_marks import SplitText, has_all, marked, split
 from ganglion.engines.rendering.renderer import Renderer
@@ -309,6 +309,12 @@ class TextEngine:
                 f"The model {self._model_id!r} does not hear: it takes no audio.",
                 param="messages",
                 hint="Send what is said as text, or name a model that hears.",
+            )
+        if any((each.kind == "audio") != is_wave(each.data) for each in attachments):
+            raise InvalidValue(
+                "A sound must be WAV, and an image none.",
+                param="messages",
+                hint="Send sounds as WAV with PCM samples, images as PNG, JPEG, WebP, GIF or BMP.",
             )
         if len(attachments) > MOST_IMAGES:
             raise InvalidValue(
