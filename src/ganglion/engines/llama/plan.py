@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
-from ganglion.core.errors import InsufficientMemory, InvalidValue
+from ganglion.core.errors import InsufficientMemory, InvalidValue, LoadFailed
 from ganglion.core.model import ModelFacts, Pooling
 from ganglion.engines.llama import gpu_plan
 from ganglion.engines.llama.faults import InjectedFault
@@ -86,6 +86,7 @@ row is a whole vocabulary."""
 _SMALLEST_OUTPUT: Final = 64
 """Rows of logits that are allowed however large the vocabulary."""
 ELEMENT_BYTES: Final = {"f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
+_UNSUPPORTED_PROJECTORS: Final = frozenset({"deepseek4v", "hunyuanvl"})
 _PICTURE_BYTES: Final = 192 * 2**20
 """What pictures take beside their projector: the buffers to read one, and those that are kept."""
 _OVERHEAD_BYTES: Final = 192 * 2**20
@@ -207,6 +208,9 @@ def plan(
     """Decide everything, or say what does not fit; without `free_video_bytes` there is no accelerator."""
     if facts.context_length < 1 or facts.kv_values_per_token < 0:
         raise InvalidValue(f"{facts.path} does not say how long its context is.", param="model")
+    projector_bytes = _projector_bytes(facts)
+    if free_video_bytes is not None:
+        free_video_bytes = max(free_video_bytes - projector_bytes, 0)
     context = context_of(settings.context, facts.context_length)
     kv_tokens = settings.kv_tokens or context + DEFAULT_EXTRA
     element_bytes = ELEMENT_BYTES[settings.kv_type]
@@ -246,8 +250,7 @@ def plan(
     required = facts.memory_bytes(total + parked, element_bytes) + _OVERHEAD_BYTES
     if "embeddings" in facts.capabilities:
         required += vectors.size_bytes  # else it is asked for when the first vector is
-    if facts.projector is not None:
-        required += facts.projector.size_bytes + _PICTURE_BYTES
+    required += projector_bytes
     video = 0
     if is_accelerated:
         assert free_video_bytes is not None
@@ -292,6 +295,20 @@ def plan(
         concepts=settings.concepts,
         projector=None if facts.projector is None else facts.projector.path,
     )
+
+
+def _projector_bytes(facts: ModelFacts) -> int:
+    """What a model's projector takes; raises LoadFailed for one that cannot be used here."""
+    projector = facts.projector
+    if projector is None:
+        return 0
+    if projector.kind in _UNSUPPORTED_PROJECTORS:
+        raise LoadFailed(
+            f"{projector.path} is a projector of the kind {projector.kind}, whose rows depend on what stands "
+            "before a picture; that is not supported yet.",
+            hint="Load the model for text alone: --mmproj none.",
+        )
+    return projector.size_bytes + _PICTURE_BYTES
 
 
 def plan_second(
