@@ -237,7 +237,7 @@ class WorkerEngine:
         self._check(model, tokens)
         return await self.tokens.load_kv(salt, tokens, state)
 
-    async def place_image(self, model: str, data: bytes, mime: str) -> PlacedImage:
+    async def place_image(self, model: str, data: bytes, mime: str, *, tenant: str = "") -> PlacedImage:
         """No model of this engine sees yet."""
         self._check(model)
         raise VisionUnsupported(

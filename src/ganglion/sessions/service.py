@@ -160,7 +160,7 @@ class SessionService:
             change = session.propose(
                 (), offset=offset, is_truncating=is_truncating, context_length=record.context_length, room=0
             )
-            image = await self._engine.place_image(record.model, data, mime)
+            image = await self._engine.place_image(record.model, data, mime, tenant=tenant)
             if change.length + image.count > record.context_length:
                 raise context_overflow(change.length + image.count, record.context_length, param="data")
             self._table.check_tokens(image.count)

@@ -5,8 +5,8 @@ allocates any, and decoding may take `BUDGET_S` of processor time and `MEMORY_BY
 more, or is no whole picture, is the request's fault; that the machine is busy or has no room for a child is
 ours. Either costs its own request an error and the others at most the wait for a child.
 
-Files come from strangers, and decoders are written in C: only a process boundary keeps what a file does to its
-decoder from the server. The child can open neither files nor sockets.
+Files come from strangers, and decoders are written in C: only a process boundary keeps what a file does to
+its decoder from the server. The child can open neither files nor sockets.
 """
 
 import signal
@@ -120,7 +120,7 @@ class ImageDecoder:
 
 
 def image_kind(data: bytes) -> str:
-    """What a file's first bytes say it is; raises InvalidValue where that is none of ours, or it is too large."""
+    """What a file's first bytes say it is; raises InvalidValue where it is nothing known, or too large."""
     if len(data) > MAX_FILE_BYTES:
         raise InvalidValue(
             f"The image has {len(data)} bytes, and may have {MAX_FILE_BYTES}.", hint="Send it smaller."
