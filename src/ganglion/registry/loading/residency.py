@@ -266,7 +266,7 @@ class Residency:
 
     async def place_image(self, model: str, data: bytes, mime: str, *, tenant: str = "") -> PlacedImage:
         """What an image takes, by the named model."""
-        async with self._serving(model) as (model_id, engine):
+        async with self._serving(model, tenant) as (model_id, engine):
             return await _continuer(engine).place_image(model_id, data, mime, tenant=tenant)
 
     async def read(self, request: Request) -> ReadPrompt:
