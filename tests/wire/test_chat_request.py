@@ -319,8 +319,8 @@ SHAPES = [
     ),
     (
         body(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]),
-        "vision_unsupported",
-        "messages[0].content[0]",
+        "invalid_value",
+        "messages[0].content[0].image_url.url",
     ),
     (
         body(messages=[{"role": "user", "content": [{"type": "input_audio"}]}]),

@@ -36,6 +36,9 @@ class ToolCall:
     arguments: str
 
 
+ImageDetail = Literal["auto", "low", "high", "original"]
+
+
 @dataclass(frozen=True, slots=True)
 class Attachment:
     """A picture or a sound in a message: the bytes of its file, and where it stands in the text."""
@@ -44,6 +47,12 @@ class Attachment:
     at: int
     """How many characters of the message's content stand before it."""
     kind: Literal["image", "audio"] = "image"
+    path: str = field(default="", compare=False)
+    """Where its body names it, for errors."""
+    url: str = ""
+    """Where its file is while nobody has fetched it; there is no data until then."""
+    detail: ImageDetail = "auto"
+    """How closely its client wants it looked at: a wish, which a model with one resolution passes over."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Final, TypeVar
 
+from ganglion.core.attachments import attachments_of
 from ganglion.core.engine import (
     Embedded,
     EmbedRequest,
@@ -98,7 +99,12 @@ class FleetEngine:
             return
         affinity = _affinity(request)
         failover = self._failover(
-            request.model, TRANSLATION_WIRE, affinity, lambda: self._suspicion(request), tenant=request.tenant
+            request.model,
+            TRANSLATION_WIRE,
+            affinity,
+            lambda: self._suspicion(request),
+            tenant=request.tenant,
+            has_images=any(each.kind == "image" for each in attachments_of(request.prompt)),
         )
         while True:
             try:
@@ -209,8 +215,9 @@ class FleetEngine:
         suspicion: Callable[[], Suspicion] = lambda: Suspicion.NONE,
         *,
         tenant: str = "",
+        has_images: bool = False,
     ) -> Failover:
-        request = RoutingRequest(model, wire, affinity, tenant=tenant)
+        request = RoutingRequest(model, wire, affinity, tenant=tenant, has_images=has_images)
         return Failover(
             self._fleet, self._chooser, self._loader, request, probe_now=self._probe_now, suspicion=suspicion
         )
@@ -238,11 +245,12 @@ class _HeldEvents:
         return self._events if self.has_begun else ()
 
 
-def _beginning(prompt: ChatPrompt) -> list[str]:
+def _beginning(prompt: ChatPrompt) -> list[str | bytes]:
     """The messages up to the first of the user's: different in each conversation, the same at each turn."""
-    begun: list[str] = []
+    begun: list[str | bytes] = []
     for message in prompt.messages[:_MAX_PREFIX_MESSAGES]:
         begun.append(f"{message.role} {message.content}")
+        begun += [each.data or each.url for each in message.attachments]
         if message.role == "user":
             break
     return begun
@@ -263,5 +271,6 @@ def _affinity(request: Request) -> str:
     if request.affinity:
         return affinity_of(request.tenant, request.model, request.affinity)
     if isinstance(prompt, ChatPrompt):
-        return affinity_of(request.tenant, request.model, *_beginning(prompt))
+        has_images = bool(attachments_of(prompt))
+        return affinity_of(request.tenant, request.model, *_beginning(prompt), has_images=has_images)
     return affinity_of(request.tenant, request.model, prompt.text if isinstance(prompt, TextPrompt) else "")

@@ -39,6 +39,18 @@ class BuildInfo:
     libraries: tuple[tuple[str, str], ...] = ()
 
 
+class ImageFetchSettings(Struct, frozen=True):
+    """Where a node may fetch images from that a request names by an address.
+
+    fetch_hosts: Hosts to fetch images from: `images.example.com`, `*.example.com`, or `*` for every public
+        one; with a port where that is not the usual one. Left out, none are fetched.
+    fetch_http: Fetch over http, too, and not over https alone.
+    """
+
+    fetch_hosts: tuple[str, ...] = ()
+    may_fetch_http: bool = field(default=False, name="fetch_http")
+
+
 class ServerSettings(Struct, frozen=True):
     """How a node or a gateway listens, whom it admits, and how much it takes.
 
@@ -86,6 +98,7 @@ class ServerSettings(Struct, frozen=True):
     tls_cert: str | None = None
     tls_key: str | None = None
     deadlines: AnswerDeadlines = AnswerDeadlines()
+    images: ImageFetchSettings = ImageFetchSettings()
 
     max_in_flight: int = 4096
     """Requests inside the server at once; the engines' own queues are smaller and refuse first."""
