@@ -78,15 +78,17 @@ class HeldImages:
                 self.size_bytes += len(data)
 
     def _remove(self, tenant: str, files: dict[str, bytes]) -> None:
-        held = self._tenants.get(tenant)
-        for digest in files if held is not None else ():
+        if not files:
+            return
+        held = self._tenants[tenant]
+        for digest in files:
             held.sessions[digest] -= 1
             if not held.sessions[digest]:
                 del held.sessions[digest]
                 size_bytes = len(held.files.pop(digest))
                 held.size_bytes -= size_bytes
                 self.size_bytes -= size_bytes
-        if held is not None and not held.files:
+        if not held.files:
             del self._tenants[tenant]
 
 

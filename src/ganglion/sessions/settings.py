@@ -9,6 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
+from ganglion.core.attachments import MAX_ATTACHMENT_BYTES
 from ganglion.core.errors import InvalidValue
 
 
@@ -34,7 +35,7 @@ class SessionSettings(Struct, frozen=True):
     max_image_mb: Annotated[int, Meta(ge=0)] = 1024
     keeps_on_drain: bool = field(default=False, name="keep_on_drain")
 
-    max_image_bytes: int = 20 * 2**20
+    max_image_bytes: int = MAX_ATTACHMENT_BYTES
     max_session_image_bytes: int = 64 * 2**20
     max_key_image_bytes: int = 256 * 2**20
     folder: Path | None = None

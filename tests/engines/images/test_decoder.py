@@ -16,8 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from ganglion.core.attachments import MAX_ATTACHMENT_BYTES
 from ganglion.core.errors import InvalidValue, Overloaded, ShuttingDown
-from ganglion.engines.images.decoder import MAX_FILE_BYTES, ImageDecoder
+from ganglion.engines.images.decoder import ImageDecoder
 from ganglion.engines.images.decoder_frames import DecodedImage
 from support.embedded_model import kept_open
 
@@ -221,7 +222,7 @@ async def test_a_neighbour_is_served_beside_a_bomb() -> None:
 
 async def test_too_much_that_waits_is_refused_with_a_reason() -> None:
     async with opened(children=1) as decoder:
-        data = picture("png") + bytes(MAX_FILE_BYTES - 4096)
+        data = picture("png") + bytes(MAX_ATTACHMENT_BYTES - 4096)
         tasks = [asyncio.create_task(decoder.decode(data, tenant="one")) for _ in range(20)]
         results = await asyncio.gather(*tasks, return_exceptions=True)
     assert any(isinstance(result, Overloaded) for result in results)
@@ -242,12 +243,8 @@ async def test_the_child_has_its_three_streams_and_can_open_nothing() -> None:
         (child,) = decoder.process_ids
         process = Path("/proc") / str(child)
         limits = process.joinpath("limits").read_text()
-        assert next(line for line in limits.splitlines() if line.startswith("Max open files")).split()[
-            3:5
-        ] == [
-            "3",
-            "3",
-        ]
+        (files,) = (line.split() for line in limits.splitlines() if line.startswith("Max open files"))
+        assert files[3:5] == ["3", "3"]
         assert sorted(int(each.name) for each in process.joinpath("fd").iterdir()) == [0, 1, 2]
         assert b"HF_TOKEN" not in process.joinpath("environ").read_bytes()
 
