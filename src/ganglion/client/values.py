@@ -23,13 +23,11 @@ class Image:
     mime: str = "image/png"
 
     @classmethod
-    def of(cls, source: "str | Path | bytes | Image") -> "Image":
+    def of(cls, source: str | Path | bytes) -> "Image":
         """An image from a path, the bytes of a file, or a data URI; its media type is what its bytes say."""
         match source:
-            case Image():
-                return source
-            case bytes() | bytearray() | memoryview():
-                return cls._of_bytes(bytes(source))
+            case bytes():
+                return cls._of_bytes(source)
             case str() if source[:5].lower() == "data:":
                 return cls._of_bytes(_data_of(source))
             case _:
