@@ -10,6 +10,7 @@ from ganglion.client import Image
 from ganglion.client.fake import FakeNode
 from ganglion.core.attachments import MAX_ATTACHMENT_BYTES
 from ganglion.core.errors import InvalidValue
+from ganglion.wire.salience import salience_pb2 as pb
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(40)
 FILES = {
@@ -74,7 +75,7 @@ async def test_a_conversation_is_run_with_images_of_all_sources(kind: Kind, tmp_
     session = client_of(node, kind).session("fake")
     chunks = ["What are these?", Image.of(path), Image.of(uri), Image.of(FILES["image/webp"])]
     await done(session.run(chunks, max_tokens=1).result())
-    sent = [call.request for call in node.calls if call.rpc == "AppendImage"]
+    sent = [call.request for call in node.calls if isinstance(call.request, pb.AppendImageRequest)]
     assert [each.mime for each in sent] == ["image/gif", "image/png", "image/webp"]
     with pytest.raises(InvalidValue) as refused:
         await done(session.run(["What are these?", PNG], max_tokens=1).result())

@@ -1,9 +1,9 @@
 """Decodes pictures in child processes that can be killed.
 
-Law: a file may have the bytes that every wire takes, a picture the pixels and sides that `decoder_child` allows
-before it allocates any, and decoding may take `BUDGET_S` of processor time and `MEMORY_BYTES` of memory. One
-that takes more, or is no whole picture, is the request's fault; that the machine is busy or has no room for a child is
-ours. Either costs its own request an error and the others at most the wait for a child.
+Law: a file may have the bytes that every wire takes, and a picture the pixels and sides that `decoder_child`
+allows before it allocates any. Decoding may take `BUDGET_S` of processor time and `MEMORY_BYTES`. One
+that takes more, or is no whole picture, is the request's fault; that the machine is busy or has no room for a
+child is ours. Either costs its own request an error and the others at most the wait for a child.
 
 Files come from strangers, and decoders are written in C: only a process boundary keeps what a file does to
 its decoder from the server. The child can open neither files nor sockets.
