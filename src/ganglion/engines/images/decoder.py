@@ -69,11 +69,6 @@ class ImageDecoder:
             items="images to be decoded",
         )
 
-    @property
-    def process_ids(self) -> tuple[int, ...]:
-        """The children that there are."""
-        return self._pool.process_ids
-
     async def open(self) -> None:
         """Start the first child now, so that the first picture does not wait for it."""
         await self._pool.open()
@@ -101,6 +96,11 @@ class ImageDecoder:
         except ChildDied as death:
             raise self._ended(death.code) from None
         return _image_of(reply)
+
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        """The children that there are."""
+        return self._pool.process_ids
 
     def _ended(self, code: int | None) -> GanglionError:
         if code == -signal.SIGPROF:
