@@ -158,6 +158,8 @@ async def test_no_call_cuts_a_picture_and_one_with_another_offset_is_refused(see
         count = (await talk.show(seeing.pictures[0])).placeholder_count
         assert count > 1
         picture = {"data": seeing.pictures[1], "mime": "image/png"}
+        metrics = (await served.http.get("/metrics")).text
+        assert f"ganglion_session_image_bytes {len(seeing.pictures[0])}.0" in metrics
         for at in range(1, count):
             session = {"session_id": talk.session_id}
             for method, request in (
