@@ -144,14 +144,12 @@ BOMBS: Final[dict[str, Callable[[], bytes]]] = {
     "a BMP of a negative width": lambda: bmp(-8, 8, body=bytes(192)),
     "a BMP of 3 bits": lambda: bmp(8, 8, bits=3, body=bytes(192)),
     "a BMP without pixels": lambda: bmp(6000, 6000),
-    "a BMP in runs that jump": rle_bomb,
     "a WebP with a canvas of 2^24 a side": lambda: webp_canvas(2**24, 2**24),
     "a WebP with a canvas of 16384 a side": lambda: webp_canvas(16384, 16384),
     "a WebP with a canvas and no frame": lambda: webp_canvas(5000, 5000),
     "a lossless WebP of 16384 a side": lambda: webp_lossless(16384, 16384),
     "a lossless WebP that is empty": lambda: webp_lossless(5000, 5000),
     "a JPEG of 65535 a side": lambda: sized_jpeg(65535, 65535),
-    "a JPEG that says more than it has": lambda: sized_jpeg(7000, 9000),
     "a JPEG without a height": lambda: sized_jpeg(24, 0),
     "a JPEG of 20,000 scans": scan_bomb,
     "a JPEG that never begins": lambda: b"\xff\xd8\xff" + b"\xff" * (10 << 20),
@@ -169,6 +167,8 @@ BOMBS: Final[dict[str, Callable[[], bytes]]] = {
 """Each is refused."""
 
 SURVIVED: Final[dict[str, Callable[[], bytes]]] = {
+    "a BMP in runs that jump": rle_bomb,
+    "a JPEG that says more than it has": lambda: sized_jpeg(7000, 9000),
     "a GIF of 100,000 frames": lambda: gif(1, 1, 100_000),
     "a JPEG whose EXIF is a loop": exif_loop,
     "a JPEG whose EXIF is noise": lambda: with_exif(b"Exif\x00\x00MM\x00*" + b"\xff" * 4096),
