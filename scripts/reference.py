@@ -20,7 +20,7 @@ from ganglion.cli.gateway import FleetFlags, GatewayServerFlags
 from ganglion.cli.serve import JoinFlags, ResidencyFlags, SecurityFlags, ServerFlags
 from ganglion.cli.terminal.console import say_error
 from ganglion.config import PREFIX, Config, descriptions
-from ganglion.core.attachments import MAX_ATTACHMENT_BYTES
+from ganglion.core.attachments import MAX_ATTACHMENT_BYTES, MAX_ATTACHMENTS
 from ganglion.engines import tokenizing
 from ganglion.engines.images import decoder, decoder_child
 from ganglion.engines.llama.grammar import matcher
@@ -31,6 +31,7 @@ from ganglion.gateway.proxy import body_budget
 from ganglion.registry.loading.residency import WAITING_LIMIT
 from ganglion.registry.loading.resident_table import LOOKUPS, LOOKUPS_OF_TENANT
 from ganglion.server.grpc import message_limits
+from ganglion.server.images import image_fetcher, image_memory, outbound
 from ganglion.server.life.connection import HEAD_S, MAX_HEAD_BYTES
 from ganglion.server.settings import ServerSettings
 from ganglion.sessions.settings import SessionSettings
@@ -53,6 +54,21 @@ def _limit_rows() -> tuple[tuple[str, str], ...]:
         (
             f"bodies above {_bytes(body_budget.SMALL_BYTES)} that are still coming",
             f"{_bytes(body_budget.ROOM_BYTES)}, half of it of one key; others wait {body_budget.WAIT_S:g} s, "
+            "then `overloaded`",
+        ),
+        (
+            "images and sounds in a request",
+            f"{MAX_ATTACHMENTS} of {_bytes(MAX_ATTACHMENT_BYTES)} each, within the body",
+        ),
+        (
+            "images fetched by their address",
+            f"{image_fetcher.MAX_ADDRESSES} and {_bytes(image_fetcher.MAX_FETCHED_BYTES)} for a request, "
+            f"{outbound.TOTAL_S:g} s each; {image_fetcher.AT_ONCE} at once, "
+            f"{image_fetcher.AT_ONCE_EACH} of one key",
+        ),
+        (
+            "images and sounds of requests that run",
+            f"{_bytes(image_memory.ROOM_BYTES)}, {_bytes(image_memory.ROOM_BYTES_EACH)} of one key, "
             "then `overloaded`",
         ),
         ("connections", f"{server.max_connections:,}"),

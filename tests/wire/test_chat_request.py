@@ -324,8 +324,8 @@ SHAPES = [
     ),
     (
         body(messages=[{"role": "user", "content": [{"type": "input_audio"}]}]),
-        "unsupported_parameter",
-        "messages[0].content[0]",
+        "missing_required_parameter",
+        "messages[0].content[0].input_audio",
     ),
     (
         body(messages=[{"role": "assistant", "tool_calls": [{"id": "x"}]}]),

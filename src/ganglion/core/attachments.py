@@ -60,7 +60,7 @@ def joined_content(messages: Sequence[Message], between: str) -> tuple[str, tupl
 
 
 def check_attachments(prompt: Prompt, model: str, capabilities: Collection[str]) -> None:
-    """Raise VisionUnsupported, or UnsupportedParameter for a sound, where a model cannot take what is sent."""
+    """Raise VisionUnsupported, or for a sound UnsupportedParameter, where a model lacks the sense."""
     for attachment in attachments_of(prompt):
         where = f"'{attachment.path}'" if attachment.path else "the prompt"
         if attachment.kind == "image" and "vision" not in capabilities:

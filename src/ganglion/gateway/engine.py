@@ -104,7 +104,7 @@ class FleetEngine:
             affinity,
             lambda: self._suspicion(request),
             tenant=request.tenant,
-            has_images=any(each.kind == "image" for each in attachments_of(request.prompt)),
+            has_images=_has_images(request),
         )
         while True:
             try:
@@ -160,7 +160,8 @@ class FleetEngine:
 
     async def read(self, request: Request) -> ReadPrompt:
         """The prompt as the model's own server reads it."""
-        return await self._whole(request.model, PROMPT_WIRE, partial(self._calls.read, request=request))
+        call = partial(self._calls.read, request=request)
+        return await self._whole(request.model, PROMPT_WIRE, call, has_images=_has_images(request))
 
     async def detokenize(self, model: str, tokens: tuple[int, ...], *, tenant: str = "") -> str:
         """Ids to text."""
@@ -183,9 +184,9 @@ class FleetEngine:
         """The ranking of a node that ranks."""
         return await self._whole(request.model, RERANK_WIRE, partial(self._calls.rank, request=request))
 
-    async def _whole(self, model: str, wire: Wire, call: _NodeCall[_T]) -> _T:
+    async def _whole(self, model: str, wire: Wire, call: _NodeCall[_T], *, has_images: bool = False) -> _T:
         """One call under the same rules as an answer; raises the last node's error."""
-        failover = self._failover(model, wire)
+        failover = self._failover(model, wire, has_images=has_images)
         outcome: NodeOutcome
         while True:
             chosen = await failover.next()
@@ -254,6 +255,10 @@ def _beginning(prompt: ChatPrompt) -> list[str | bytes]:
         if message.role == "user":
             break
     return begun
+
+
+def _has_images(request: Request) -> bool:
+    return any(each.kind == "image" for each in attachments_of(request.prompt))
 
 
 def _suspect(request: Request) -> tuple[str, bytes, bytes]:

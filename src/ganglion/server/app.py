@@ -12,7 +12,8 @@ from ganglion.server.bind import is_loopback
 from ganglion.server.capabilities import capabilities_of
 from ganglion.server.fleet_membership import AffinityRecordingEngine, FleetMembership
 from ganglion.server.gate import Gate
-from ganglion.server.images.fetching_engine import FetchingEngine, with_images_fetched
+from ganglion.server.images.fetching_reader import with_images_fetched
+from ganglion.server.images.image_engine import ImageEngine
 from ganglion.server.images.image_fetcher import ImageFetcher
 from ganglion.server.images.outbound import Outbound, outbound_of
 from ganglion.server.middleware.auth import Auth, identity_by_key
@@ -68,8 +69,9 @@ def build_node(
     ring = keys or key_ring(settings)
     membership = membership or FleetMembership()
     fetcher = ImageFetcher(outbound or outbound_of(settings.images))
+    pictured = ImageEngine(engine, fetcher)
     measured = AffinityRecordingEngine(
-        ObservedEngine(FetchingEngine(engine, fetcher), metrics, settings.deadlines), membership.conversations
+        ObservedEngine(pictured, metrics, settings.deadlines), membership.conversations
     )
     holder = engine if isinstance(engine, ModelHolder) else None
     routes = build_routes(

@@ -21,7 +21,8 @@ from ganglion.core.sampling import Sampling, merge
 from ganglion.server.app import with_middleware
 from ganglion.server.capabilities import capabilities_of
 from ganglion.server.gate import Gate
-from ganglion.server.images.fetching_engine import FetchingEngine, with_images_fetched
+from ganglion.server.images.fetching_reader import with_images_fetched
+from ganglion.server.images.image_engine import ImageEngine
 from ganglion.server.images.image_fetcher import ImageFetcher
 from ganglion.server.images.outbound import outbound_of
 from ganglion.server.middleware.auth import Auth, identity_by_key
@@ -65,7 +66,7 @@ def build_app(
     inner = _DefaultsEngine(engine or _NoEngine(), defaults or Defaults())
     gate, metrics = Gate(chosen.max_in_flight), Metrics()
     fetcher = ImageFetcher(outbound_of(chosen.images))
-    measured = ObservedEngine(FetchingEngine(inner, fetcher), metrics, chosen.deadlines)
+    measured = ObservedEngine(ImageEngine(inner, fetcher), metrics, chosen.deadlines)
     capabilities = with_images_fetched(capabilities_of(engine or _NoEngine(), measured), fetcher)
     routes = build_routes(capabilities, chosen, gate, metrics, state=state)
     keys = key_ring(chosen)

@@ -4,6 +4,7 @@ A field that its class docstring describes is a key of the section. Any other is
 sets it.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -13,6 +14,9 @@ from ganglion.core.errors import InvalidValue
 from ganglion.core.request import LEAST_URGENT, MOST_URGENT
 
 _MEBIBYTE: Final = 2**20
+_LISTED_HOST: Final = re.compile(
+    r"(?:\*|(?:\*\.)?[a-z0-9-]+(?:\.[a-z0-9-]+)*)(?::[0-9]{1,5})?", re.IGNORECASE | re.ASCII
+)
 
 
 class AnswerDeadlines(Struct, frozen=True):
@@ -49,6 +53,16 @@ class ImageFetchSettings(Struct, frozen=True):
 
     fetch_hosts: tuple[str, ...] = ()
     may_fetch_http: bool = field(default=False, name="fetch_http")
+
+    def check(self) -> None:
+        """Raise InvalidValue for a host that could never match."""
+        for host in self.fetch_hosts:
+            if not _LISTED_HOST.fullmatch(host):
+                raise InvalidValue(
+                    f"'server.images.fetch_hosts' names {host[:200]!r}, which is no host.",
+                    param="server.images.fetch_hosts",
+                    hint="Write a name as images.example.com, *.example.com or *, and a port after a colon.",
+                )
 
 
 class ServerSettings(Struct, frozen=True):
@@ -130,6 +144,7 @@ class ServerSettings(Struct, frozen=True):
                 "A TLS certificate and its key are given together.",
                 hint="Set both --tls-cert and --tls-key.",
             )
+        self.images.check()
         if self.grpc_port is not None and not self.has_grpc:
             raise InvalidValue(
                 "A port for gRPC is given, but gRPC is switched off.", hint="Leave one of the two out."

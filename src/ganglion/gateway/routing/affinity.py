@@ -11,7 +11,7 @@ _MAX_PREFIX_BYTES = 4096
 
 
 _MAX_IMAGE_PREFIX_BYTES = 2**16
-"""The same where they hold pictures: those of one kind begin alike, and nobody reads megabytes for a choice."""
+"""The same where they hold pictures, which begin alike; nobody reads megabytes for a choice."""
 
 
 def _owner(tenant: str, model: str) -> bytes:

@@ -78,7 +78,7 @@ def _continuer(engine: ManagedEngine) -> SessionEngine:
 
 
 def _check_attachments(request: Request, resident: Resident) -> None:
-    """Raise where a model cannot take what a prompt holds; what its file does not say, it says once loaded."""
+    """Raise where a model cannot take what a prompt holds; what its file leaves open, it says once loaded."""
     if attachments_of(request.prompt) and (capabilities := resident.capabilities):
         check_attachments(request.prompt, request.model, capabilities)
 

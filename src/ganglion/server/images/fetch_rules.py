@@ -15,11 +15,11 @@ from ganglion.core.errors import InvalidValue
 
 _PORTS: Final = {"http": 80, "https": 443}
 _LABEL: Final = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-# The last label of a name begins with a letter, and `0x7f` does not: what a resolver reads as a number is none.
+# The last label of a name begins with a letter: what a resolver reads as a number, as `0x7f`, does not.
 _HOST: Final = re.compile(rf"(?:{_LABEL}\.)*[a-z](?:[a-z0-9-]{{0,61}}[a-z0-9])?")
 _URL: Final = re.compile(
     r"(?P<scheme>https?)://(?P<host>[a-z0-9.-]{1,253})(?::(?P<port>[0-9]{1,5}))?(?P<target>[/?][!-~]*)?",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
 _UNSAFE: Final = frozenset('\\<>"^`{|}')
 """Characters that no address holds unescaped, and that parsers disagree about."""

@@ -6,6 +6,7 @@ not be able to make a server call somebody by asking for a model that is not her
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from ganglion.core.attachments import MAX_ATTACHMENT_BYTES, attachments_of, check_attachments
@@ -17,12 +18,12 @@ from ganglion.engines.fair_semaphore import FairSemaphore, PermitWaiter
 from ganglion.server.images.outbound import Outbound
 from ganglion.wire.attached_files import check_fetched
 
-_MAX_FETCHED_BYTES: Final = 2 * MAX_ATTACHMENT_BYTES
+MAX_FETCHED_BYTES: Final = 2 * MAX_ATTACHMENT_BYTES
 """For one request."""
-_MAX_ADDRESSES: Final = 16
+MAX_ADDRESSES: Final = 16
 """In one request: they are fetched one after another."""
-_AT_ONCE: Final = 8
-_AT_ONCE_EACH: Final = 4
+AT_ONCE: Final = 8
+AT_ONCE_EACH: Final = 4
 """Files that are fetched at the same time, and those of one tenant: what another fetches holds up nobody."""
 _WAITING: Final = 128
 _WAITING_EACH: Final = 32
@@ -34,7 +35,7 @@ class ImageFetcher:
     def __init__(self, outbound: Outbound) -> None:
         self._outbound = outbound
         queue: FairQueue[PermitWaiter] = FairQueue(most=_WAITING, most_each=_WAITING_EACH, of="fetches")
-        self._turns = FairSemaphore(_AT_ONCE, _AT_ONCE_EACH, queue)
+        self._turns = FairSemaphore(AT_ONCE, AT_ONCE_EACH, queue)
         self._flights: dict[tuple[str, str], asyncio.Task[bytes]] = {}
         """What is being fetched, by tenant and address: the choices of one call ask for the same at once."""
 
@@ -50,7 +51,7 @@ class ImageFetcher:
             raise UnsupportedParameter(
                 f"'{named[0].path}' is an address, and this server fetches no images.",
                 param=named[0].path,
-                hint="Send the image itself as base64. Its operator may allow hosts: server.images.fetch_hosts.",
+                hint="Send the image itself as base64; `server.images.fetch_hosts` allows hosts.",
             )
         if model is None or not model.capabilities:
             raise ModelLoading(
@@ -59,9 +60,9 @@ class ImageFetcher:
                 hint="Load it, or send the image itself as base64.",
             )
         urls = dict.fromkeys(each.url for each in named)
-        if len(urls) > _MAX_ADDRESSES:
+        if len(urls) > MAX_ADDRESSES:
             raise InvalidValue(
-                f"The request names {len(urls)} images by an address, and at most {_MAX_ADDRESSES} may be.",
+                f"The request names {len(urls)} images by an address, and at most {MAX_ADDRESSES} may be.",
                 param=named[-1].path,
             )
         data = await self._fetch_each(named, request.tenant)
@@ -83,9 +84,9 @@ class ImageFetcher:
             check_fetched(data, each.path)
             found[each.url] = data
             size_bytes += len(data)
-            if size_bytes > _MAX_FETCHED_BYTES:
+            if size_bytes > MAX_FETCHED_BYTES:
                 raise InvalidValue(
-                    f"The images that were fetched hold more than {_MAX_FETCHED_BYTES} bytes.",
+                    f"The images that were fetched hold more than {MAX_FETCHED_BYTES} bytes.",
                     param=each.path,
                 )
         return found
@@ -96,9 +97,14 @@ class ImageFetcher:
         flight = self._flights.get(key)
         if flight is None:
             flight = self._flights[key] = asyncio.create_task(self._fetch(tenant, url), name="fetch an image")
-            flight.add_done_callback(lambda _: self._flights.pop(key, None))
+            flight.add_done_callback(partial(self._landed, key))
         # Not cancelled with one of those who wait: it ends by itself, in time.
         return await asyncio.shield(flight)
+
+    def _landed(self, key: tuple[str, str], flight: asyncio.Task[bytes]) -> None:
+        del self._flights[key]
+        if not flight.cancelled():
+            flight.exception()  # whoever waited for it may have left
 
     async def _fetch(self, tenant: str, url: str) -> bytes:
         with await self._turns.enter(tenant):

@@ -1,43 +1,11 @@
-"""An engine, and a reader of prompts, whose requests have their images fetched before the inner one sees them."""
+"""A reader of prompts before which the images that a request names by an address are fetched."""
 
-from collections.abc import AsyncGenerator
 from dataclasses import replace
-from functools import partial
 
-from ganglion.core.attachments import attachments_of
-from ganglion.core.delivery import Sink, generate_into, give, pulled
-from ganglion.core.engine import Engine, ModelState, PromptReader, ReadPrompt, TokenizerInfo
-from ganglion.core.errors import GanglionError
-from ganglion.core.events import Event, Failed
+from ganglion.core.engine import Engine, PromptReader, ReadPrompt, TokenizerInfo
 from ganglion.core.request import Request
 from ganglion.server.capabilities import EngineCapabilities
 from ganglion.server.images.image_fetcher import ImageFetcher
-
-
-class FetchingEngine:
-    """The inner engine, with the images of its requests fetched."""
-
-    def __init__(self, inner: Engine, fetcher: ImageFetcher) -> None:
-        self._inner = inner
-        self._fetcher = fetcher
-
-    def models(self) -> tuple[ModelState, ...]:
-        """The inner engine's."""
-        return self._inner.models()
-
-    def generate(self, request: Request) -> AsyncGenerator[Event, None]:
-        """The inner engine's answer."""
-        return pulled(partial(self.generate_into, request))
-
-    async def generate_into(self, request: Request, sink: Sink[Event]) -> None:
-        """Deliver the inner engine's answer."""
-        if attachments_of(request.prompt):
-            try:
-                request = await self._fetcher.fetched(request, self._inner.models())
-            except GanglionError as error:
-                await give(sink, Failed(error))
-                return
-        await generate_into(self._inner, request, sink)
 
 
 def with_images_fetched(capabilities: EngineCapabilities, fetcher: ImageFetcher) -> EngineCapabilities:
