@@ -22,6 +22,7 @@ from ganglion.cli.terminal.console import say_error
 from ganglion.config import PREFIX, Config, descriptions
 from ganglion.core.attachments import MAX_ATTACHMENT_BYTES, MAX_ATTACHMENTS
 from ganglion.engines import tokenizing
+from ganglion.engines.images import decoder, decoder_child
 from ganglion.engines.llama.grammar import matcher
 from ganglion.engines.llama.worker import embedding
 from ganglion.engines.rendering import renderer
@@ -33,6 +34,7 @@ from ganglion.server.grpc import message_limits
 from ganglion.server.images import image_fetcher, image_memory, outbound
 from ganglion.server.life.connection import HEAD_S, MAX_HEAD_BYTES
 from ganglion.server.settings import ServerSettings
+from ganglion.sessions.settings import SessionSettings
 
 _LIMITS_HEAD = "| what | limit |\n|---|---|\n"
 
@@ -44,7 +46,7 @@ def _limits_table() -> str:
 
 def _limit_rows() -> tuple[tuple[str, str], ...]:
     """Each bounded quantity and its limit."""
-    server, worker = ServerSettings(), WorkerLimits()
+    server, worker, sessions = ServerSettings(), WorkerLimits(), SessionSettings()
     sizes = message_limits
     return (
         ("head of a request", f"{_bytes(MAX_HEAD_BYTES)}, {HEAD_S:g} s"),
@@ -78,8 +80,9 @@ def _limit_rows() -> tuple[tuple[str, str], ...]:
         ),
         (
             "a message over gRPC",
-            f"{_bytes(max(sizes.METHOD_BYTES.values()))} of tokens, text, image or saved session, "
-            f"{_bytes(sizes.SMALL_BYTES)} of anything else, {sizes.MAX_FIELDS:,} fields, {server.body_s:g} s",
+            f"{_bytes(MAX_ATTACHMENT_BYTES)} of an image, {_bytes(sizes.CONTENT_BYTES)} of tokens, text or "
+            f"saved session, {_bytes(sizes.SMALL_BYTES)} of anything else, {sizes.MAX_FIELDS:,} fields, "
+            f"{server.body_s:g} s",
         ),
         (
             "messages over gRPC that are still coming",
@@ -98,6 +101,18 @@ def _limit_rows() -> tuple[tuple[str, str], ...]:
             f"{renderer.BUDGET_S:g} s of processor time, {_bytes(renderer.MEMORY_BYTES)} of memory, "
             f"{_bytes(renderer.MAX_BYTES)} of text; {renderer.CHILDREN} at once, "
             f"{renderer.CHILDREN - 1} of one key; {renderer.WALL_S:g} s of waiting, then `overloaded`",
+        ),
+        (
+            "decoding of an image",
+            f"{decoder.BUDGET_S:g} s of processor time, {_bytes(decoder.MEMORY_BYTES)} of memory, "
+            f"{_bytes(MAX_ATTACHMENT_BYTES)} of file, {decoder_child.MAX_PIXELS:,} pixels "
+            f"({decoder_child.MAX_JPEG_PIXELS:,} of a JPEG), {decoder_child.MAX_EDGE:,} on a side; "
+            f"{decoder.CHILDREN} at once, {decoder.CHILDREN - 1} of one key",
+        ),
+        (
+            "images in sessions",
+            f"{_bytes(sessions.max_session_image_bytes)} of files in one session, "
+            f"{_bytes(sessions.max_key_image_bytes)} of one key, `sessions.max_image_mb` of all",
         ),
         (
             "texts that wait to be tokenized",

@@ -269,7 +269,7 @@ class EchoEngine:
         self._check_name(model)
         return 0
 
-    async def place_image(self, model: str, data: bytes, mime: str) -> PlacedImage:
+    async def place_image(self, model: str, data: bytes, mime: str, *, tenant: str = "") -> PlacedImage:
         """An image takes as many positions as it has hundreds of bytes, and is known by its bytes."""
         self._check_name(model)
         return PlacedImage(image_positions(data), sha256(data).hexdigest())

@@ -1,1 +1,1 @@
-"""Pictures, decoded in child processes that can be killed. Imports the child processes; Pillow only in the child."""
+"""Pictures, decoded in children that can be killed. Imports the child processes; the child imports Pillow."""

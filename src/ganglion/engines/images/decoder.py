@@ -1,12 +1,12 @@
 """Decodes pictures in child processes that can be killed.
 
-Law: a file may have `MAX_FILE_BYTES`, a picture the pixels and sides that `decoder_child` allows before it
-allocates any, and decoding may take `BUDGET_S` of processor time and `MEMORY_BYTES` of memory. One that takes
-more, or is no whole picture, is the request's fault; that the machine is busy or has no room for a child is
-ours. Either costs its own request an error and the others at most the wait for a child.
+Law: a file may have the bytes that every wire takes, and a picture the pixels and sides that `decoder_child`
+allows before it allocates any. Decoding may take `BUDGET_S` of processor time and `MEMORY_BYTES`. One
+that takes more, or is no whole picture, is the request's fault; that the machine is busy or has no room for a
+child is ours. Either costs its own request an error and the others at most the wait for a child.
 
-Files come from strangers, and decoders are written in C: only a process boundary keeps what a file does to its
-decoder from the server. The child can open neither files nor sockets.
+Files come from strangers, and decoders are written in C: only a process boundary keeps what a file does to
+its decoder from the server. The child can open neither files nor sockets.
 """
 
 import signal
@@ -14,14 +14,13 @@ from typing import Final
 
 import msgspec
 
+from ganglion.core.attachments import MAX_ATTACHMENT_BYTES, media_type_of
 from ganglion.core.errors import EngineFailed, GanglionError, InvalidValue, Overloaded
 from ganglion.engines.child import ChildDied, ChildLimits
 from ganglion.engines.child_pool import ChildPool
 from ganglion.engines.images.decoder_frames import DecodedImage, DecodeRefusal, DecodeReply, DecodeRequest
 
 _MEBIBYTE = 1024 * 1024
-MAX_FILE_BYTES: Final = 20 * _MEBIBYTE
-"""What the hosted services take of one image."""
 MAX_SIDE: Final = 4096
 """A larger picture is shrunk so that its longer side is this: no projector looks closer."""
 BUDGET_S: Final = 6.0
@@ -70,11 +69,6 @@ class ImageDecoder:
             items="images to be decoded",
         )
 
-    @property
-    def process_ids(self) -> tuple[int, ...]:
-        """The children that there are."""
-        return self._pool.process_ids
-
     async def open(self) -> None:
         """Start the first child now, so that the first picture does not wait for it."""
         await self._pool.open()
@@ -103,6 +97,11 @@ class ImageDecoder:
             raise self._ended(death.code) from None
         return _image_of(reply)
 
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        """The children that there are."""
+        return self._pool.process_ids
+
     def _ended(self, code: int | None) -> GanglionError:
         if code == -signal.SIGPROF:
             return InvalidValue(
@@ -120,29 +119,19 @@ class ImageDecoder:
 
 
 def image_kind(data: bytes) -> str:
-    """What a file's first bytes say it is; raises InvalidValue where that is none of ours, or it is too large."""
-    if len(data) > MAX_FILE_BYTES:
+    """What a file's first bytes say it is; raises InvalidValue where it is nothing known, or too large."""
+    if len(data) > MAX_ATTACHMENT_BYTES:
         raise InvalidValue(
-            f"The image has {len(data)} bytes, and may have {MAX_FILE_BYTES}.", hint="Send it smaller."
+            f"The image has {len(data)} bytes, and may have {MAX_ATTACHMENT_BYTES}.", hint="Send it smaller."
         )
-    for kind, start, mark in _MARKS:
-        if data.startswith(start) and data[8 : 8 + len(mark)] == mark:
-            return kind
-    raise InvalidValue(
-        "The image is in no format that is known here." if data else "The image is empty.",
-        hint=f"{KINDS} are read.",
-    )
-
-
-_MARKS: Final = (
-    ("png", b"\x89PNG\r\n\x1a\n", b""),
-    ("jpeg", b"\xff\xd8\xff", b""),
-    ("webp", b"RIFF", b"WEBP"),
-    ("gif", b"GIF87a", b""),
-    ("gif", b"GIF89a", b""),
-    ("bmp", b"BM", b""),
-)
-"""Each kind, how its file starts, and what stands in its ninth byte and after."""
+    media_type = media_type_of(data) or ""
+    family, _, kind = media_type.partition("/")
+    if family != "image":
+        raise InvalidValue(
+            "The image is in no format that is known here." if data else "The image is empty.",
+            hint=f"{KINDS} are read.",
+        )
+    return kind
 
 
 def _image_of(reply: bytes) -> DecodedImage:

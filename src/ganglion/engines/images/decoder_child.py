@@ -1,4 +1,4 @@
-"""The child process that decodes pictures: it answers each `DecodeRequest` with a `DecodedImage` or a refusal.
+"""The child process that decodes pictures: a `DecodedImage` or a refusal for each `DecodeRequest`.
 
 Started by `child_pool.py` with the longest side that a picture may have. Law: sizes are checked before pixels
 are allocated; nothing of a file is used but its pixels and its orientation; part of a picture is no picture.
@@ -146,12 +146,8 @@ def _orientation(image: Image.Image) -> int:
 def _eight_bits(image: Image.Image) -> Image.Image:
     """The picture as RGB, or as RGBA where some of it is transparent."""
     if image.mode.startswith("I"):
-        return (
-            image.convert("I")
-            .point(lambda value: value * (1 / _SIXTEEN_BITS) + 0.5)
-            .convert("L")
-            .convert("RGB")
-        )
+        scaled = image.convert("I").point(lambda value: value * (1 / _SIXTEEN_BITS) + 0.5)
+        return scaled.convert("L").convert("RGB")
     if image.has_transparency_data:
         return image.convert("RGBA")
     return image if image.mode == "RGB" else image.convert("RGB")

@@ -273,10 +273,10 @@ class Residency:
         async with self._serving(model) as (model_id, engine):
             return await _continuer(engine).load_kv(model_id, salt, tokens, state)
 
-    async def place_image(self, model: str, data: bytes, mime: str) -> PlacedImage:
+    async def place_image(self, model: str, data: bytes, mime: str, *, tenant: str = "") -> PlacedImage:
         """What an image takes, by the named model."""
-        async with self._serving(model) as (model_id, engine):
-            return await _continuer(engine).place_image(model_id, data, mime)
+        async with self._serving(model, tenant) as (model_id, engine):
+            return await _continuer(engine).place_image(model_id, data, mime, tenant=tenant)
 
     async def read(self, request: Request) -> ReadPrompt:
         """The prompt as the named model reads it."""
