@@ -9,6 +9,7 @@ from ganglion.core.errors import EngineFailed, LoadFailed
 from ganglion.core.model import Pooling
 from ganglion.engines.llama.native.context import ModelSizes, NativeContext
 from ganglion.engines.llama.native.library import Library
+from ganglion.engines.llama.native.mtmd import Projector, load_projector
 from ganglion.engines.supervision.ipc import SpecialTokens
 
 _KV_TYPES: Final = {"f16": 1, "q4_0": 2, "q8_0": 8}
@@ -85,6 +86,8 @@ class NativeModel:
             token for token in range(self.vocabulary_size) if lib.llama_vocab_is_eog(self._vocab, token)
         )
         self.hidden_size: int = lib.llama_model_n_embd(pointer)
+        self.input_size: int = lib.llama_model_n_embd_inp(pointer)
+        """How many values a row of embeddings has that takes a token's place."""
         self.block_count: int = lib.llama_model_n_layer(pointer)
         self.vector_size: int = lib.llama_model_n_embd_out(pointer)
         self.class_count: int = lib.llama_model_n_cls_out(pointer)
@@ -96,6 +99,12 @@ class NativeModel:
             self.free()
             raise LoadFailed(f"An adapter could not be loaded: {self.library.last_error()}")
         self._adapter = adapter  # freed with the model
+
+    def project(self, path: str, *, threads: int, uses_gpu: bool) -> Projector:
+        """Load what turns pictures into rows of this model's embeddings."""
+        return load_projector(
+            self.library, path, self._pointer, width=self.input_size, threads=threads, uses_gpu=uses_gpu
+        )
 
     def special_tokens(self) -> SpecialTokens:
         """The vocabulary's own signs; a token that it does not have is None."""
