@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tools.eyes.draw import COLOURS, KINDS, NEUTRAL, SIDES, apart, mask, placed, shrunk
+from tools.eyes.draw import COLOURS, NEUTRAL, SIDES, apart, mask, placed, shrunk
 from tools.eyes.tower import DEVIATION, MEAN, SIDE
 
 NAMES = tuple(COLOURS)
@@ -64,4 +64,3 @@ def batch(drawn: Tensor, size: int, generator: torch.Generator, coloured: float 
     return Batch((pictures.clamp(0, 1) - MEAN) / DEVIATION, kinds, pair[:, 0], pair[:, 1])
 
 
-assert KINDS  # the order of the classes
