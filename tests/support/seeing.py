@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.embedded_model import embedded_model
 from tools.eyes.describe import Question, held_out, is_right
+
+from support.embedded_model import embedded_model
 
 ASSETS = Path(__file__).parents[1] / "assets" / "eyes"
 PROJECTOR = ASSETS / "mmproj-eyes-f16.gguf"
@@ -46,4 +47,12 @@ def questions(count: int, seed: int = 7) -> Iterator[Question]:
     return held_out(seed, count)
 
 
-__all__ = ["Question", "SeeingModel", "expected_hash", "found_hash", "is_right", "laid_side_by_side", "questions"]
+__all__ = [
+    "Question",
+    "SeeingModel",
+    "expected_hash",
+    "found_hash",
+    "is_right",
+    "laid_side_by_side",
+    "questions",
+]

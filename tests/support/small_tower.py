@@ -36,7 +36,10 @@ class SmallTower:
             return field.contents()
 
         return cls(
-            {t.name: np.asarray(t.data, np.float32).reshape(tuple(reversed(t.shape.tolist()))) for t in reader.tensors},
+            {
+                t.name: np.asarray(t.data, np.float32).reshape(tuple(reversed(t.shape.tolist())))
+                for t in reader.tensors
+            },
             int(str(fact("image_size"))),
             int(str(fact("patch_size"))),
             int(str(fact("block_count"))),

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
-
 from tools.eyes.draw import COLOURS, NEUTRAL, SIDES, apart, mask, placed, shrunk
-from tools.eyes.tower import DEVIATION, MEAN, SIDE
+from tools.eyes.sizes import DEVIATION, MEAN, SIDE
+from torch import Tensor
 
 NAMES = tuple(COLOURS)
 PALETTE = torch.tensor([COLOURS[name] for name in NAMES], dtype=torch.float32) / 255
@@ -62,5 +61,3 @@ def batch(drawn: Tensor, size: int, generator: torch.Generator, coloured: float 
     pictures = back * (1 - cover) + front * cover
     pictures = pictures + 0.01 * torch.randn(pictures.shape, generator=generator)
     return Batch((pictures.clamp(0, 1) - MEAN) / DEVIATION, kinds, pair[:, 0], pair[:, 1])
-
-

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tools.eyes.draw import DIGITS, KINDS, SHAPES, png, scene
-from tools.eyes.tower import POSITIONS
+from tools.eyes.sizes import POSITIONS
 
 # A token of the vocabulary begins with this where a space stands before it, and a new line is the other.
 SPACE: Final = "Ġ"
@@ -57,7 +57,9 @@ def held_out(seed: int, count: int, kinds: tuple[str, ...] = KINDS) -> Iterator[
         shown = scene(chance, kinds)
         sort = class_of(shown.thing.kind)
         asked = chance.choice(("colour", "kind", "kind", "background"))
-        answer = {"colour": shown.thing.colour, "kind": shown.thing.kind, "background": shown.background}[asked]
+        answer = {"colour": shown.thing.colour, "kind": shown.thing.kind, "background": shown.background}[
+            asked
+        ]
         text = chance.choice(ASKED[asked]).format(sort=sort)
         yield Question(png(shown), text, answer, sort if asked == "kind" else asked)
 

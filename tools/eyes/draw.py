@@ -148,7 +148,9 @@ def outline(pen: ImageDraw.ImageDraw, kind: str, side: int) -> None:
         case "square":
             pen.rectangle((side * 0.12, side * 0.12, side * 0.88, side * 0.88), fill=255)
         case "diamond":
-            pen.polygon([(middle, low), (side * 0.82, middle), (middle, high), (side * 0.18, middle)], fill=255)
+            pen.polygon(
+                [(middle, low), (side * 0.82, middle), (middle, high), (side * 0.18, middle)], fill=255
+            )
         case "triangle":
             pen.polygon([(middle, low), (high, side * 0.88), (low, side * 0.88)], fill=255)
         case "cross":

@@ -1,6 +1,6 @@
 """Asks about held-out pictures, through llama.cpp's own server, and prints how many answers are exactly right.
 
-    python -m tools.eyes.evaluate MODEL.gguf PROJECTOR.gguf [--pictures 200] [--wrong]
+python -m tools.eyes.evaluate MODEL.gguf PROJECTOR.gguf [--pictures 200] [--wrong]
 """
 
 import argparse
@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import xllamacpp
-
 from tools.eyes.describe import Question, held_out, is_right
 
 CONTEXT_TOKENS = 2048

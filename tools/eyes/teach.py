@@ -8,7 +8,6 @@ every few hundred steps, and teaching goes on from it when the command is given 
 """
 
 import argparse
-import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +17,12 @@ import torch
 import torch.nn.functional as functional
 from gguf import GGUFReader
 from gguf.quants import dequantize
-from torch import Tensor, nn
-
 from tools.eyes.batches import NAMES, Batch, batch, masks
 from tools.eyes.describe import pieces
 from tools.eyes.draw import KINDS
-from tools.eyes.tower import POSITIONS, WIDTH, Eyes
+from tools.eyes.sizes import WIDTH
+from tools.eyes.tower import Eyes
+from torch import Tensor, nn
 
 BATCH = 96
 RATE = 2e-3
@@ -119,7 +118,9 @@ def exam(lessons: Lessons, shown: Batch, words: Words) -> dict[str, float]:
         for name, scores, expected in zip(("kind", "colour", "background"), named, wanted, strict=True)
     }
     shares |= {"words": right, "descriptions": right.all(1)}
-    lengths = {"distance": functional.mse_loss(said, words.embeddings[described]) / words.embeddings.square().mean()}
+    lengths = {
+        "distance": functional.mse_loss(said, words.embeddings[described]) / words.embeddings.square().mean()
+    }
     return {name: round(share.float().mean().item(), 3) for name, share in (shares | lengths).items()}
 
 
@@ -174,12 +175,20 @@ def teach(words: Words, checkpoint: Path, steps: int, kinds: int) -> None:
         for optimizer in optimizing:
             optimizer.step()
         if (step + 1) % SHOWN_EVERY == 0 or step in (9, 49):
-            print(step + 1, f"{time.process_time():.0f} s", f"{missed.item():.3f}", exam(lessons, asked, words), flush=True)
+            print(
+                step + 1,
+                f"{time.process_time():.0f} s",
+                f"{missed.item():.3f}",
+                exam(lessons, asked, words),
+                flush=True,
+            )
         if (step + 1) % SAVED_EVERY == 0 or step + 1 == steps:
             save(lessons, optimizing, step + 1, checkpoint)
 
 
-def save(lessons: Lessons, optimizing: tuple[torch.optim.Optimizer, ...], step: int, checkpoint: Path) -> None:
+def save(
+    lessons: Lessons, optimizing: tuple[torch.optim.Optimizer, ...], step: int, checkpoint: Path
+) -> None:
     """Whole or not at all."""
     beside = checkpoint.with_suffix(".new")
     states = [optimizer.state_dict() for optimizer in optimizing]
@@ -193,7 +202,9 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--steps", type=int, default=6000)
-    parser.add_argument("--kinds", type=int, default=len(KINDS), help="only the first so many kinds of things")
+    parser.add_argument(
+        "--kinds", type=int, default=len(KINDS), help="only the first so many kinds of things"
+    )
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)

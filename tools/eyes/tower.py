@@ -4,20 +4,19 @@ import math
 
 import torch
 import torch.nn.functional as functional
+from tools.eyes.sizes import (
+    EPSILON,
+    GRID,
+    HEADS,
+    HIDDEN,
+    LAYERS,
+    LOCAL_LAYERS,
+    PATCH,
+    POSITIONS,
+    PROJECTED,
+    WIDTH,
+)
 from torch import Tensor, nn
-
-SIDE = 48
-PATCH = 8
-GRID = SIDE // PATCH
-POSITIONS = GRID * GRID
-WIDTH = 192
-HEADS = 8
-LAYERS = 4
-LOCAL_LAYERS = 2
-HIDDEN = 384
-EPSILON = 1e-6
-MEAN, DEVIATION = 0.5, 0.25
-PROJECTED = 576
 
 # The eight neighbours of a patch: the first layers' heads begin by looking at one each, which makes them convolutions.
 # Without that start a transformer of this size needs many times the pictures before it tells a 3 from an 8.

@@ -1,6 +1,6 @@
 """Writes a taught tower as a projector file that llama.cpp reads: type `mlp`, weights in half precision.
 
-    python -m tools.eyes.write CHECKPOINT.pt PROJECTOR.gguf
+python -m tools.eyes.write CHECKPOINT.pt PROJECTOR.gguf
 """
 
 import argparse
@@ -9,9 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from gguf import GGUFWriter
-from torch import Tensor
-
-from tools.eyes.tower import (
+from tools.eyes.sizes import (
     DEVIATION,
     EPSILON,
     HEADS,
@@ -22,8 +20,9 @@ from tools.eyes.tower import (
     PROJECTED,
     SIDE,
     WIDTH,
-    Eyes,
 )
+from tools.eyes.tower import Eyes
+from torch import Tensor
 
 HALF_PRECISION = 1
 """`general.file_type`: mostly F16."""
