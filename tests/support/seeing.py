@@ -1,4 +1,4 @@
-"""The embedded model with eyes: its file and the projector's side by side, and pictures that it was not taught."""
+"""The embedded model with eyes: its file beside the projector's, and pictures that it was not taught."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.eyes.describe import Question, held_out, is_right
+from tools.eyes.describe import Question, held_out
 
 from support.embedded_model import embedded_model
 
@@ -45,14 +45,3 @@ def found_hash() -> str:
 def questions(count: int, seed: int = 7) -> Iterator[Question]:
     """Questions about held-out pictures; the same seed asks the same."""
     return held_out(seed, count)
-
-
-__all__ = [
-    "Question",
-    "SeeingModel",
-    "expected_hash",
-    "found_hash",
-    "is_right",
-    "laid_side_by_side",
-    "questions",
-]

@@ -1,4 +1,4 @@
-"""What a projector file of type `mlp` makes of a picture, computed from its weights with numpy alone: no llama.cpp, no torch."""
+"""What a projector file of type `mlp` makes of a picture, computed from its weights with numpy alone."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,10 +36,7 @@ class SmallTower:
             return field.contents()
 
         return cls(
-            {
-                t.name: np.asarray(t.data, np.float32).reshape(tuple(reversed(t.shape.tolist())))
-                for t in reader.tensors
-            },
+            {t.name: np.asarray(t.data, np.float32) for t in reader.tensors},
             int(str(fact("image_size"))),
             int(str(fact("patch_size"))),
             int(str(fact("block_count"))),

@@ -1,7 +1,7 @@
 """Whole batches of pictures composed from masks that were drawn once, in the size the tower takes.
 
-A mask is drawn in the picture's own size and then shrunk as the projector's preprocessing shrinks pictures; shrinking is
-linear, so composing afterwards gives what shrinking the composed picture gives, up to rounding.
+A mask is drawn in the picture's own size and then shrunk as the projector's preprocessing shrinks pictures;
+shrinking is linear, so composing afterwards gives what shrinking the composed picture gives, up to rounding.
 """
 
 import random

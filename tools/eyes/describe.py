@@ -1,4 +1,4 @@
-"""A scene in words: the description that the tower learns to say, and questions about the picture with their answers."""
+"""A scene in words: the description that the tower learns to say, and questions with their answers."""
 
 import random
 from collections.abc import Iterator

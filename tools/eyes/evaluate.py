@@ -1,4 +1,4 @@
-"""Asks about held-out pictures, through llama.cpp's own server, and prints how many answers are exactly right.
+"""Asks about held-out pictures through llama.cpp's own server, and prints how many answers are right.
 
 python -m tools.eyes.evaluate MODEL.gguf PROJECTOR.gguf [--pictures 200] [--wrong]
 """

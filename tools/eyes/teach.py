@@ -1,10 +1,10 @@
-"""Teaches the tower: first to tell what is in a picture, then to say it as token embeddings that the language model reads.
+"""Teaches the tower to say what is in a picture as token embeddings, which the language model reads.
 
     python -m tools.eyes.teach MODEL.gguf CHECKPOINT.pt --steps 6000
 
-The language model is not run. A picture is described in words (`describe.py`), and position n of the tower learns the
-embedding of the description's token n; what reads well as text then reads well as a picture. A checkpoint is written
-every few hundred steps, and teaching goes on from it when the command is given again.
+The language model is not run. A picture is described in words (`describe.py`), and position n of the tower learns
+the embedding of the description's token n: what reads well as text then reads well as a picture. A checkpoint is
+written every hundred steps, and teaching goes on from it when the command is given again.
 """
 
 import argparse
@@ -23,6 +23,8 @@ from tools.eyes.draw import KINDS
 from tools.eyes.sizes import WIDTH
 from tools.eyes.tower import Eyes
 from torch import Tensor, nn
+
+Optimizers = tuple[torch.optim.Optimizer, torch.optim.Optimizer]
 
 BATCH = 96
 RATE = 2e-3
@@ -131,7 +133,7 @@ def rate(step: int, steps: int) -> float:
     return RATE * rising * max(0.01, falling)
 
 
-def optimizers(lessons: Lessons) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
+def optimizers(lessons: Lessons) -> Optimizers:
     """Muon for the matrices of the layers, which it teaches with far fewer pictures; AdamW for the rest."""
     matrices = [p for p in lessons.eyes.blocks.parameters() if p.ndim == 2]
     known = {id(p) for p in matrices}
@@ -186,10 +188,8 @@ def teach(words: Words, checkpoint: Path, steps: int, kinds: int) -> None:
             save(lessons, optimizing, step + 1, checkpoint)
 
 
-def save(
-    lessons: Lessons, optimizing: tuple[torch.optim.Optimizer, ...], step: int, checkpoint: Path
-) -> None:
-    """Whole or not at all."""
+def save(lessons: Lessons, optimizing: Optimizers, step: int, checkpoint: Path) -> None:
+    """Replace the checkpoint, whole or not at all."""
     beside = checkpoint.with_suffix(".new")
     states = [optimizer.state_dict() for optimizer in optimizing]
     eyes = lessons.eyes.state_dict()

@@ -1,4 +1,4 @@
-"""The network that sees: a small vision transformer with a two-layer projector, as llama.cpp's `mlp` projector runs it."""
+"""The network that sees: a small vision transformer and a two-layer projector, as llama.cpp runs type `mlp`."""
 
 import math
 
@@ -18,14 +18,14 @@ from tools.eyes.sizes import (
 )
 from torch import Tensor, nn
 
-# The eight neighbours of a patch: the first layers' heads begin by looking at one each, which makes them convolutions.
-# Without that start a transformer of this size needs many times the pictures before it tells a 3 from an 8.
+# The first layers' heads begin by looking at one neighbour of a patch each, which makes them convolutions. Without
+# that start a transformer of this size needs many times the pictures before it tells a 3 from an 8.
 NEIGHBOURS = ((-1, -1), (0, -1), (1, -1), (-1, 0), (1, 0), (-1, 1), (0, 1), (1, 1))
 SHARPNESS = 1.5
 
 
 class Block(nn.Module):
-    """One layer: attention over all patches, then two linear maps, each behind a norm and added to what came in."""
+    """Attention over all patches, then two linear maps, each behind a norm and added to what came in."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Block(nn.Module):
 
 
 class Eyes(nn.Module):
-    """Pictures (count, 3, SIDE, SIDE), normalised, to one vector of the language model's width for each patch."""
+    """Normalised pictures (count, 3, SIDE, SIDE) to one vector of the language model's width for each patch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Eyes(nn.Module):
         return self.project(self.features(pictures))
 
     def _start_as_convolutions(self) -> None:
-        """Four channels say where a patch is; the local layers' queries and keys read those alone at first."""
+        """Four channels say where a patch is; queries and keys of the local layers read those alone at first."""
         middle = (GRID - 1) / 2
         down, across = torch.meshgrid(torch.arange(GRID) - middle, torch.arange(GRID) - middle, indexing="ij")
         x, y = across.flatten(), down.flatten()
@@ -99,7 +99,7 @@ class Eyes(nn.Module):
 
 
 def look_at_neighbours(block: Block, middle: float) -> None:
-    """Let head n attend to its neighbour: the score falls with the squared distance from the place it looks at."""
+    """Let each head attend to its neighbour: a score falls with the squared distance from that place."""
     share = WIDTH // HEADS
     for linear in (block.attn_q, block.attn_k):
         linear.weight.normal_(0, 0.02)
