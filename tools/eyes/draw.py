@@ -1,6 +1,6 @@
 """Pictures of things on a plain background, drawn from a seed: shapes, digits and letters in a colour.
 
-Law: the same seed draws the same picture, pixel for pixel. What a picture shows is a `Scene`; only `draw` draws it.
+Law: the same seed draws the same picture, pixel for pixel. A picture shows a `Scene`; only `draw` draws it.
 """
 
 import io

@@ -2,9 +2,9 @@
 
     python -m tools.eyes.teach MODEL.gguf CHECKPOINT.pt --steps 6000
 
-The language model is not run. A picture is described in words (`describe.py`), and position n of the tower learns
-the embedding of the description's token n: what reads well as text then reads well as a picture. A checkpoint is
-written every hundred steps, and teaching goes on from it when the command is given again.
+The language model is not run. A picture is described in words (`describe.py`), and position n of the tower
+learns the embedding of the description's token n: what reads well as text then reads well as a picture. A
+checkpoint is written every hundred steps, and teaching goes on from it when the command is given again.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The network that sees: a small vision transformer and a two-layer projector, as llama.cpp runs type `mlp`."""
+"""The network that sees: a small vision transformer and a projector of two layers, type `mlp`."""
 
 import math
 
@@ -18,8 +18,8 @@ from tools.eyes.sizes import (
 )
 from torch import Tensor, nn
 
-# The first layers' heads begin by looking at one neighbour of a patch each, which makes them convolutions. Without
-# that start a transformer of this size needs many times the pictures before it tells a 3 from an 8.
+# The first layers' heads begin by looking at one neighbour of a patch each, which makes them convolutions.
+# Without that start a transformer of this size needs many times the pictures to tell a 3 from an 8.
 NEIGHBOURS = ((-1, -1), (0, -1), (1, -1), (-1, 0), (1, 0), (-1, 1), (0, 1), (1, 1))
 SHARPNESS = 1.5
 
@@ -52,7 +52,7 @@ class Block(nn.Module):
 
 
 class Eyes(nn.Module):
-    """Normalised pictures (count, 3, SIDE, SIDE) to one vector of the language model's width for each patch."""
+    """Normalised pictures (count, 3, SIDE, SIDE) to a vector of the language model's width for each patch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Eyes(nn.Module):
         return self.project(self.features(pictures))
 
     def _start_as_convolutions(self) -> None:
-        """Four channels say where a patch is; queries and keys of the local layers read those alone at first."""
+        """Four channels say where a patch is; queries and keys of local layers begin by reading those alone."""
         middle = (GRID - 1) / 2
         down, across = torch.meshgrid(torch.arange(GRID) - middle, torch.arange(GRID) - middle, indexing="ij")
         x, y = across.flatten(), down.flatten()
