@@ -1,11 +1,13 @@
 """The embedded model with eyes: its file beside the projector's, and pictures that it was not taught."""
 
 import hashlib
+import io
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from PIL import Image
 from tools.eyes.describe import Question, held_out
 
 from support.embedded_model import embedded_model
@@ -45,3 +47,8 @@ def found_hash() -> str:
 def questions(count: int, seed: int = 7) -> Iterator[Question]:
     """Questions about held-out pictures; the same seed asks the same."""
     return held_out(seed, count)
+
+
+def pictures(count: int, seed: int = 7) -> Iterator[Image.Image]:
+    """Those of the questions, opened."""
+    return (Image.open(io.BytesIO(question.png)) for question in questions(count, seed))

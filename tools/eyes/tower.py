@@ -82,7 +82,7 @@ class Eyes(nn.Module):
         return self.project(self.features(pictures))
 
     def _start_as_convolutions(self) -> None:
-        """Four channels say where a patch is; queries and keys of local layers begin by reading those alone."""
+        """Four channels say where a patch is; local layers' queries and keys begin by reading those alone."""
         middle = (GRID - 1) / 2
         down, across = torch.meshgrid(torch.arange(GRID) - middle, torch.arange(GRID) - middle, indexing="ij")
         x, y = across.flatten(), down.flatten()
