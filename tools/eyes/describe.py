@@ -30,14 +30,12 @@ def class_of(kind: str) -> str:
 
 def pieces(kind: str, colour: str, background: str) -> list[str]:
     """The description as tokens of the language model's vocabulary, one for each position of the picture."""
-    sort = SPACE + class_of(kind)
     # A digit has no token with a space in it. Every slot keeps its place whatever stands there.
     value = [SPACE, kind] if kind in DIGITS else [SPACE + kind, NEW_LINE]
     said = [
         *["color", ":", SPACE + colour, NEW_LINE],
         *[class_of(kind), ":", *value, NEW_LINE],
         *["background", SPACE + "color", ":", SPACE + background, NEW_LINE],
-        *["The", SPACE + "picture", SPACE + "shows", SPACE + "the", sort],
     ]
     return said + [NEW_LINE] * (POSITIONS - len(said))
 

@@ -96,9 +96,9 @@ SIDES = (64, 96, 128, 160, 200, 256, 320)
 
 def placed(chance: random.Random, kind: str, colour: str) -> Thing:
     """A thing of this kind with a random size, place and turn; nothing of it leaves the picture."""
-    size = chance.uniform(0.5, 0.85)
-    slack = min((1 - size) / 2, 0.12)
-    most_degrees = 18.0 if kind in ("circle", "ring", "star", "heart", "triangle") else 9.0
+    size = chance.uniform(0.55, 0.85)
+    slack = min((1 - size) / 2, 0.08)
+    most_degrees = 8.0
     return Thing(
         kind,
         colour,

@@ -1,7 +1,7 @@
 """How large the tower is, and how it takes pictures: what drawing, teaching and writing agree on."""
 
-SIDE = 48
-PATCH = 8
+SIDE = 50
+PATCH = 10
 GRID = SIDE // PATCH
 POSITIONS = GRID * GRID
 WIDTH = 192
