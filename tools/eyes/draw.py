@@ -55,7 +55,7 @@ CLOSE = tuple(
 )
 
 # How many times larger a thing is drawn than it is needed, so that its edges are smooth.
-OVERSAMPLED = 3
+OVERSAMPLED = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def scene(chance: random.Random, kinds: tuple[str, ...] = KINDS) -> Scene:
     return Scene(placed(chance, chance.choice(kinds), colour), background, chance.choice(SIDES))
 
 
-SIDES = (64, 96, 128, 160, 200, 256, 320)
+SIDES = (64, 96, 128, 160, 200, 224)
 
 
 def placed(chance: random.Random, kind: str, colour: str) -> Thing:

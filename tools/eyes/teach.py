@@ -29,11 +29,11 @@ Optimizers = tuple[torch.optim.Optimizer, torch.optim.Optimizer]
 BATCH = 96
 RATE = 2e-3
 WARM_UP_STEPS = 60
-SAVED_EVERY = 100
-SHOWN_EVERY = 200
+SAVED_EVERY = 50
+SHOWN_EVERY = 100
 # How sharply the nearest embedding is preferred among those of all descriptions.
 SHARPNESS = 16.0
-MASKS_EACH = 400
+MASKS_EACH = 250
 TEACHING_SEED, EXAM_SEED = 1, 2
 
 
@@ -144,18 +144,18 @@ def optimizers(lessons: Lessons) -> Optimizers:
     )
 
 
-def drawn_once(checkpoint: Path) -> tuple[Tensor, Tensor]:
+def drawn_once(checkpoint: Path, kinds: tuple[str, ...]) -> tuple[Tensor, Tensor]:
     """Masks to teach with and to examine with, kept beside the checkpoint."""
-    kept = checkpoint.with_suffix(".masks")
+    kept = checkpoint.with_suffix(f".masks-{len(kinds)}")
     if not kept.exists():
-        torch.save((masks(KINDS, MASKS_EACH, TEACHING_SEED), masks(KINDS, 20, EXAM_SEED)), kept)
+        torch.save((masks(kinds, MASKS_EACH, TEACHING_SEED), masks(kinds, 20, EXAM_SEED)), kept)
     teaching, examining = torch.load(kept, weights_only=True)
     return teaching, examining
 
 
 def teach(words: Words, checkpoint: Path, steps: int, kinds: int) -> None:
     """From the checkpoint's step to the last one."""
-    teaching, examining = drawn_once(checkpoint)
+    teaching, examining = drawn_once(checkpoint, KINDS[:kinds])
     lessons, begun = Lessons(), 0
     optimizing = optimizers(lessons)
     if checkpoint.exists():
@@ -164,12 +164,12 @@ def teach(words: Words, checkpoint: Path, steps: int, kinds: int) -> None:
         begun = held["step"]
         for optimizer, state in zip(optimizing, held["optimizers"], strict=True):
             optimizer.load_state_dict(state)
-    asked = batch(examining[:kinds], 600, torch.Generator().manual_seed(EXAM_SEED))
+    asked = batch(examining, 600, torch.Generator().manual_seed(EXAM_SEED))
     for step in range(begun, steps):
         for group in (group for optimizer in optimizing for group in optimizer.param_groups):
             group["lr"] = rate(step, steps)
         generator = torch.Generator().manual_seed(TEACHING_SEED * 1_000_000 + step)
-        missed = loss(lessons, batch(teaching[:kinds], BATCH, generator), words)
+        missed = loss(lessons, batch(teaching, BATCH, generator), words)
         for optimizer in optimizing:
             optimizer.zero_grad()
         missed.backward()  # type: ignore[no-untyped-call]
