@@ -156,7 +156,7 @@ async def test_the_same_picture_in_the_next_turn_is_cached_and_another_is_not(en
     )
     second = await answer(engine, turn)
     assert second.usage.cached_tokens >= first.usage.prompt_tokens
-    other = await answer(engine, asking(seeing(SECOND, text="\nTell me.")))
+    other = await answer(engine, asking(seeing(noise_png(40), text="\nTell me.")))
     assert other.usage.cached_tokens < ROWS, "it is reused up to the picture at most"
     assert other.text != first.text
 
@@ -192,9 +192,8 @@ async def test_eight_pictures_at_once_are_each_answered_as_alone(engine: LlamaEn
 
 
 async def test_a_model_without_eyes_refuses_by_name_and_reads_on(blind: LlamaEngine) -> None:
-    with pytest.raises(VisionUnsupported) as raised:
+    with pytest.raises(VisionUnsupported):
         await answer(blind, asking(seeing(b"never looked at")))
-    assert raised.value.param == "messages"
     with pytest.raises(VisionUnsupported):
         await blind.place_image("m", FIRST, "image/png")
     assert "vision" not in blind.models()[0].capabilities
@@ -208,8 +207,6 @@ async def test_what_is_no_picture_and_what_is_no_sound_for_it_are_refused(engine
     sound = Message("user", "?", attachments=(Attachment(b"RIFF\0\0\0\0WAVE", 0, "audio"),))
     with pytest.raises(UnsupportedParameter, match="hear"):
         await answer(engine, asking(sound))
-    with pytest.raises(InvalidValue, match="64"):
-        await answer(engine, asking(seeing(*[FIRST] * 65)))
 
 
 async def test_a_projector_of_another_model_is_refused_when_it_is_loaded(tmp_path: Path) -> None:

@@ -20,6 +20,11 @@ class ProjectorFacts:
     width: int = 0
     """How many values a row has, 0 where the file does not say; the model's embeddings have as many."""
 
+    @property
+    def senses(self) -> tuple[str, ...]:
+        """What it adds to a model's capabilities."""
+        return (*(("vision",) if self.sees else ()), *(("audio",) if self.hears else ()))
+
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:

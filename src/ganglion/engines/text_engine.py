@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import assert_never
 
+from ganglion.core.attachments import attachments_of, check_attachments
 from ganglion.core.delivery import Room, Sink, give, pulled, run_into
 from ganglion.core.engine import ReadPrompt, TokenEngine
 from ganglion.core.errors import (
@@ -13,7 +14,6 @@ from ganglion.core.errors import (
     InvalidValue,
     ModelNotFound,
     UnsupportedParameter,
-    VisionUnsupported,
 )
 from ganglion.core.events import Event, Failed, Finished, Pieces, Progress, Scored, Started, TokenEvent
 from ganglion.core.model import ModelFacts
@@ -29,7 +29,7 @@ from ganglion.core.request import (
     salt_of,
 )
 from ganglion.core.sampling import resolve
-from ganglion.engines.images.placing import MOST_IMAGES, cut_before, is_wave, with_images
+from ganglion.engines.images.placing import cut_before, is_wave, with_images
 from ganglion.engines.prompt_checks import check_tokens, fitted
 from ganglion.engines.rendering.image_marks import SplitText, has_all, marked, split
 from ganglion.engines.rendering.renderer import Renderer
@@ -259,7 +259,9 @@ class TextEngine:
             try:
                 images.append(await self._place(attachment.data, tenant))
             except InvalidValue as error:
-                raise InvalidValue(error.message, param="messages", hint=error.hint) from error
+                raise InvalidValue(
+                    error.message, param=attachment.path or "messages", hint=error.hint
+                ) from error
         return with_images(pieces, images)
 
     async def _render(self, prompt: ChatPrompt, tenant: str) -> SplitText:
@@ -292,35 +294,18 @@ class TextEngine:
 
     def _check_attachments(self, prompt: ChatPrompt) -> None:
         """Raise for what the model cannot take, before anything of it is read."""
-        attachments = [each for message in prompt.messages for each in message.attachments]
+        attachments = attachments_of(prompt)
         if not attachments:
             return
         projector = self._facts.projector if self._place is not None else None
-        kinds = {each.kind for each in attachments}
-        if "image" in kinds and (projector is None or not projector.sees):
-            raise VisionUnsupported(
-                f"The model {self._model_id!r} reads text and no images.",
-                param="messages",
-                hint="Describe the image in words, or name a model that sees.",
-                extras={"model": self._model_id, "suggestion": None},
-            )
-        if "audio" in kinds and (projector is None or not projector.hears):
-            raise UnsupportedParameter(
-                f"The model {self._model_id!r} does not hear: it takes no audio.",
-                param="messages",
-                hint="Send what is said as text, or name a model that hears.",
-            )
-        if any((each.kind == "audio") != is_wave(each.data) for each in attachments):
-            raise InvalidValue(
-                "A sound must be WAV, and an image none.",
-                param="messages",
-                hint="Send sounds as WAV with PCM samples, images as PNG, JPEG, WebP, GIF or BMP.",
-            )
-        if len(attachments) > MOST_IMAGES:
-            raise InvalidValue(
-                f"The messages have {len(attachments)} images, and a request may have {MOST_IMAGES}.",
-                param="messages",
-            )
+        check_attachments(prompt, self._model_id, () if projector is None else projector.senses)
+        for each in attachments:
+            if (each.kind == "audio") != is_wave(each.data):
+                raise InvalidValue(
+                    "A sound must be WAV, and an image none.",
+                    param=each.path or "messages",
+                    hint="Send sounds as WAV with PCM samples, images as PNG, JPEG, WebP, GIF or BMP.",
+                )
 
     async def _fill_in(self, text: str, suffix: str, tenant: str, *, most: int | None) -> tuple[int, ...]:
         """The prompt for the text between two others, in the vocabulary's own special tokens."""

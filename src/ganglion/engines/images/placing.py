@@ -19,8 +19,6 @@ from ganglion.engines.supervision.ipc import ImagePlaced, PlaceImage
 
 AskWorker = Callable[[PlaceImage], Awaitable[ImagePlaced]]
 """Asks one worker; the number in the frame is replaced."""
-MOST_IMAGES: Final = 64
-"""In one request: more than most contexts have positions for."""
 _REMEMBERED: Final = 2**20
 """Positions of all images whose layout is remembered."""
 _WAVE: Final = b"RIFF"
