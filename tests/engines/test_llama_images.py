@@ -44,6 +44,7 @@ from ganglion.registry.stores.sighted import read_whole_facts
 from support import reference_eyes
 from support.embedded_model import kept_open
 from support.projector_files import noise_png, write_projector
+from support.waiting import until
 
 found = find(SMOLLM2, Path("nowhere"))
 pytestmark = [
@@ -298,6 +299,24 @@ async def test_an_image_that_the_worker_lost_is_read_again_from_its_file(eyes: P
                 await asyncio.sleep(0.1)
         assert after == before
         assert usage.cached_tokens == 0
+        assert engine.tokens.restarts == 1
+
+
+async def test_a_worker_that_dies_while_it_reads_pictures_is_replaced_and_all_are_told(eyes: Path) -> None:
+    async with opened(eyes) as engine:
+        asked = [
+            asyncio.create_task(answer(engine, asking(seeing(noise_png(number, 640, 480)))))
+            for number in range(500, 508)
+        ]
+        await until(lambda: engine.models()[0].in_flight == len(asked))
+        process = engine.tokens.supervisor.process_id
+        assert process is not None
+        os.kill(process, signal.SIGKILL)
+        ends = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 60)
+        assert all(isinstance(end, (Answer, GanglionError)) for end in ends)
+        assert any(isinstance(end, GanglionError) for end in ends)
+        await until(lambda: engine.models()[0].status == "loaded", 30.0)
+        assert (await answer(engine, asking(seeing(FIRST)))).text
         assert engine.tokens.restarts == 1
 
 
