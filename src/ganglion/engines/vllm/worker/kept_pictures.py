@@ -11,13 +11,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ganglion.core.errors import EngineFailed, GanglionError, Overloaded, UnsupportedParameter
 from ganglion.engines.fair_thread import FairThread
 from ganglion.engines.images.row_ids import row_ids
 from ganglion.engines.supervision.ipc import FromWorker, ImagePlaced, PlaceImage
-from ganglion.engines.vllm.worker.picture_processing import PictureProcessor, ProcessedPicture
+
+if TYPE_CHECKING:  # tests keep pictures where there is no vLLM
+    from ganglion.engines.vllm.worker.picture_processing import PictureProcessor, ProcessedPicture
 
 KEPT_BYTES: Final = 256 * 2**20
 MOST_BYTES: Final = 1024 * 2**20
@@ -32,7 +34,7 @@ _Key = tuple[str, str]
 
 @dataclass(slots=True)
 class _Entry:
-    picture: ProcessedPicture
+    picture: "ProcessedPicture"
     fresh_until_s: float
 
 
@@ -41,7 +43,7 @@ class KeptPictures:
 
     def __init__(
         self,
-        processor: PictureProcessor,
+        processor: "PictureProcessor",
         send: Callable[[FromWorker], None],
         refuse: Callable[[int, GanglionError], None],
     ) -> None:
@@ -68,14 +70,14 @@ class KeptPictures:
 
     def of_request(
         self, tenant: str, images: Sequence[tuple[int, str]]
-    ) -> list[tuple[int, ProcessedPicture]]:
+    ) -> "list[tuple[int, ProcessedPicture]]":
         """The pictures of a request that begins, by where they begin."""
         if len(images) > self._processor.most:
             raise UnsupportedParameter(
                 f"The model takes {self._processor.most} images in one prompt, and these are {len(images)}.",
                 hint="Send fewer images.",
             )
-        found: list[tuple[int, ProcessedPicture]] = []
+        found: list[tuple[int, "ProcessedPicture"]] = []
         for start, digest in images:
             picture = self._find((tenant, digest))
             if picture is None:
@@ -83,7 +85,7 @@ class KeptPictures:
             found.append((start, picture))
         return found
 
-    def _find(self, key: _Key) -> ProcessedPicture | None:
+    def _find(self, key: _Key) -> "ProcessedPicture | None":
         with self._lock:
             entry = self._kept.get(key)
             if entry is None:
@@ -104,7 +106,7 @@ class KeptPictures:
             except Exception as error:  # noqa: BLE001 - whatever it is, it is this picture's end
                 self._refuse(frame.id, EngineFailed(f"vLLM failed: {type(error).__name__}: {error}"))
 
-    def _processed(self, frame: PlaceImage) -> ProcessedPicture:
+    def _processed(self, frame: PlaceImage) -> "ProcessedPicture":
         key = (frame.tenant, frame.digest)
         picture = self._find(key)
         if picture is not None:
@@ -130,7 +132,7 @@ class KeptPictures:
             raise Overloaded("Too many pictures wait for their requests.", hint="Retry in a moment.")
 
 
-def _ids(digest: str, picture: ProcessedPicture) -> list[int]:
+def _ids(digest: str, picture: "ProcessedPicture") -> list[int]:
     """What stands for a picture in a token list: its tokens, and of its rows ids that are nobody else's."""
     rows = iter(row_ids(digest, sum(picture.is_row)))
     return [
