@@ -5,6 +5,8 @@ What it sees is noise, and noise has its own greedy answer: one wrong position w
 
 import asyncio
 import json
+import os
+import shutil
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -34,7 +36,6 @@ from ganglion.engines.settings import EngineSettings
 from ganglion.engines.vllm.engine import VllmEngine
 from ganglion.registry.files.safetensors import read_facts
 from support import transformers_reference
-from support.checkpoint_files import write_small_checkpoint
 from support.embedded_model import embedded_model
 from support.projector_files import noise_png
 from support.seeing_checkpoint import TILE_POSITIONS, write_seeing_checkpoint
@@ -169,7 +170,11 @@ async def test_what_is_no_picture_and_what_is_a_sound_are_refused(engine: VllmEn
 async def test_a_checkpoint_that_reads_text_alone_refuses_pictures_by_name(
     checkpoint: Path, tmp_path: Path
 ) -> None:
-    blind = write_small_checkpoint(embedded_model().path, tmp_path / "blind")
+    blind = tmp_path / "blind"
+    shutil.copytree(checkpoint, blind, copy_function=os.link)
+    language = json.loads((checkpoint / "config.json").read_text())["text_config"]
+    (blind / "config.json").unlink()
+    (blind / "config.json").write_text(json.dumps(language))
     left_out = settings(extra='{"limit_mm_per_prompt": {"image": 0}}')
     for subject in (VllmEngine(read_facts(blind), settings()), VllmEngine(read_facts(checkpoint), left_out)):
         assert "vision" not in subject.models()[0].capabilities
