@@ -145,9 +145,7 @@ async def test_the_same_picture_is_a_cached_prefix_in_the_next_turn_of_its_own_t
 
 
 async def test_an_answer_about_a_picture_is_held_to_a_format(engine: VllmEngine) -> None:
-    text, _ = await answer(
-        engine, asking(seeing(FIRST), count=40, constraint=Regex("(yes|no), I do"))
-    )
+    text, _ = await answer(engine, asking(seeing(FIRST), count=40, constraint=Regex("(yes|no), I do")))
     assert text in ("yes, I do", "no, I do")
 
 

@@ -43,7 +43,11 @@ SEEING = replace(FACTS, capabilities=("chat", "vision", "completion"))
 
 
 def planned(
-    *, facts: ModelFacts = FACTS, free_bytes: int = 2**40, variables: dict[str, str] | None = None, **changes: object
+    *,
+    facts: ModelFacts = FACTS,
+    free_bytes: int = 2**40,
+    variables: dict[str, str] | None = None,
+    **changes: object,
 ) -> VllmPlan:
     own = {name: changes.pop(name) for name in list(changes) if name in VllmSettings.__struct_fields__}
     settings = EngineSettings(model_id="m", vllm=structs.replace(VllmSettings(), **own))
@@ -292,7 +296,10 @@ def test_what_vllm_refuses_is_told_with_what_to_do(raised: str, said: str, hinte
 
 def test_a_family_that_wants_torchvision_is_refused_with_the_package_that_is_missing() -> None:
     raised = ValueError("Model architectures ['OddForConditionalGeneration'] failed to be inspected. Please")
-    lines = [BEFORE + "Traceback (most recent call last):", BEFORE + "ModuleNotFoundError: No module named 'torchvision'"]
+    lines = [
+        BEFORE + "Traceback (most recent call last):",
+        BEFORE + "ModuleNotFoundError: No module named 'torchvision'",
+    ]
     error = load_error(raised, lines, on_processor=True)
     assert "torchvision" in error.message
     assert error.hint is not None

@@ -1,4 +1,4 @@
-"""A small checkpoint that sees: Idefics3 of random weights, with a GGUF file's tokenizer and a few tokens more.
+"""A small checkpoint that sees: Idefics3 of random weights, with a GGUF file's tokenizer.
 
 Of the families that vLLM runs it is one that reads pictures without torchvision.
 """

@@ -77,7 +77,7 @@ class KeptPictures:
                 f"The model takes {self._processor.most} images in one prompt, and these are {len(images)}.",
                 hint="Send fewer images.",
             )
-        found: list[tuple[int, "ProcessedPicture"]] = []
+        found: list[tuple[int, ProcessedPicture]] = []
         for start, digest in images:
             picture = self._find((tenant, digest))
             if picture is None:
@@ -136,6 +136,5 @@ def _ids(digest: str, picture: "ProcessedPicture") -> list[int]:
     """What stands for a picture in a token list: its tokens, and of its rows ids that are nobody else's."""
     rows = iter(row_ids(digest, sum(picture.is_row)))
     return [
-        next(rows) if is_row else token
-        for token, is_row in zip(picture.tokens, picture.is_row, strict=True)
+        next(rows) if is_row else token for token, is_row in zip(picture.tokens, picture.is_row, strict=True)
     ]

@@ -83,8 +83,8 @@ def _missing_package(_: str, found: "re.Match[str]", __: bool) -> GanglionError:
     return LoadFailed(
         f"vLLM reads this family of models with the Python package {found['name']!r}, which its environment "
         "lacks.",
-        hint="vLLM's build for processors comes without torchvision, torchaudio and torchcodec. Run the model "
-        "on a GPU, or look for it as GGUF.",
+        hint="vLLM's build for processors comes without torchvision, torchaudio and torchcodec. Run the "
+        "model on a GPU, or look for it as GGUF.",
     )
 
 

@@ -77,7 +77,8 @@ class PictureProcessor:
         rows = place.get_num_embeds()
         if rows > self._most_rows:
             raise InvalidValue(
-                f"The model reads this picture in {rows} rows at once, and {self._most_rows} fit into a batch.",
+                f"The model reads this picture in {rows} rows at once, and {self._most_rows} fit into a "
+                "batch.",
                 hint="Send it smaller, or raise max_num_batched_tokens in engine.vllm.extra.",
             )
         is_row = [False] * len(tokens)
@@ -124,11 +125,7 @@ def with_pictures(
         found,
         MultiModalKwargsItems({_IMAGE: [picture.pixels for _, picture in placed]}),
         {_IMAGE: [picture.identifier for _, picture in placed]},
-        {
-            _IMAGE: [
-                replace(picture.place, offset=start + picture.place.offset) for start, picture in placed
-            ]
-        },
+        {_IMAGE: [replace(picture.place, offset=start + picture.place.offset) for start, picture in placed]},
         cache_salt=salt or None,
     )
 

@@ -157,7 +157,9 @@ class RequestTable:
         params = sampling_params(
             submit, model.vocabulary.end_tokens, unnamed, can_bias=model.can_bias, follower=follower
         )
-        answer = model.llm.generate(_prompt(submit, pictures), params, str(submit.id), priority=submit.priority)
+        answer = model.llm.generate(
+            _prompt(submit, pictures), params, str(submit.id), priority=submit.priority
+        )
         async with aclosing(answer) as outputs:
             async for output in outputs:
                 update = generation.take(output, monotonic())

@@ -14,7 +14,7 @@ _CONFIG: Final = "tokenizer_config.json"
 _SPECIAL_MAP: Final = "special_tokens_map.json"
 _LISTS: Final = ("additional_special_tokens", "extra_special_tokens", "model_specific_special_tokens")
 _TEXT_NAMES: Final = ("bos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-"""What a tokenizer that knows text alone names; other names are a picture processor's, which asks for them."""
+"""What a tokenizer of text alone names; other names are a picture processor's, which asks for them."""
 
 
 def write_text_tokenizer(checkpoint: Path, target: Path, *, sees: bool = False) -> Path:
