@@ -105,7 +105,7 @@ def plan(
         arguments.update(POOLING_ARGUMENTS, max_model_len=settings.context)
     sees = "vision" in facts.capabilities and facts.can_generate
     if sees:
-        most = PICTURE_LIMITS | (arguments.get("limit_mm_per_prompt") or {})
+        most = {**PICTURE_LIMITS, **(arguments.get("limit_mm_per_prompt") or {})}
         arguments.update(PICTURE_ARGUMENTS, limit_mm_per_prompt=most)
     if settings.kv_tokens is not None or own.kv_cache_gb is not None:
         arguments["kv_cache_memory_bytes"] = kv_bytes

@@ -89,9 +89,8 @@ class PictureProcessor:
     def _sign(self, config: Any) -> str:
         """What the family writes in a prompt where a picture is."""
         model, _ = get_model_architecture(config)
-        return model.get_placeholder_str(_IMAGE, 1) or self._processor.dummy_inputs.get_dummy_text(
-            {_IMAGE: 1}
-        )
+        sign: str | None = model.get_placeholder_str(_IMAGE, 1)
+        return sign or str(self._processor.dummy_inputs.get_dummy_text({_IMAGE: 1}))
 
     def probe(self) -> ProcessedPicture:
         """A black picture; raises LoadFailed where none can be processed."""
