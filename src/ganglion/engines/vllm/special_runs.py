@@ -26,6 +26,8 @@ PICTURE_LIMITS: Final[Mapping[str, Any]] = {"image": MAX_ATTACHMENTS, "video": 0
 PICTURE_ARGUMENTS: Final[Mapping[str, Any]] = {
     "mm_processor_cache_gb": 0,  # the worker keeps what was processed, each tenant's apart
 }
+PICTURE_BYTES: Final = 256 * 2**20
+"""What a worker keeps of processed pictures that no request waits for."""
 CONCEPT_VARIABLES: Final[Mapping[str, str]] = {
     # The hooks know how this runner lays out its batches.
     "VLLM_USE_V2_MODEL_RUNNER": "0",

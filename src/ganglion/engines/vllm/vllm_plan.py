@@ -17,6 +17,7 @@ from ganglion.core.model import ModelFacts
 from ganglion.engines.vllm.special_runs import (
     CONCEPT_VARIABLES,
     PICTURE_ARGUMENTS,
+    PICTURE_BYTES,
     PICTURE_LIMITS,
     POOLING_ARGUMENTS,
     check_concepts,
@@ -110,6 +111,7 @@ def plan(
     if settings.kv_tokens is not None or own.kv_cache_gb is not None:
         arguments["kv_cache_memory_bytes"] = kv_bytes
     required = _OVERHEAD_BYTES + (facts.size_bytes + kv_bytes if on_processor else 0)
+    required += PICTURE_BYTES if sees else 0
     _check_memory(settings.model_id, required, free_bytes)
     is_here = not on_processor and own.executor != "ray"  # else most of it lies on other machines
     if is_here and free_video_bytes is not None and free_video_bytes < facts.size_bytes:

@@ -27,6 +27,8 @@ _PROCESSOR_BLOCK: Final = 32
 """Tokens of a block of KV on a processor, whose kernels want multiples of it; vLLM's own 128 is too coarse to
 find most conversations again."""
 
+_WARM_TOKENS: Final = 2
+
 OnStep = Callable[[SchedulerStats], None]
 
 
@@ -136,7 +138,8 @@ async def _warm_up(llm: AsyncLLM, pictures: PictureProcessor | None) -> None:
     ]
     if pictures is not None:
         seen = pictures.probe()
-        prompts.append(with_pictures([*seen.tokens, 0], [(0, seen)], "warm up"))
+        if len(seen.tokens) + _WARM_TOKENS < llm.model_config.max_model_len:
+            prompts.append(with_pictures([*seen.tokens, 0], [(0, seen)], "warm up"))
     for number, prompt in enumerate(prompts):
         await _generate_two(llm, prompt, f"warm-up-{number}")
 
@@ -148,7 +151,7 @@ async def _generate_two(llm: AsyncLLM, prompt: TokensPrompt | MultiModalInput, n
             temperature=temperature,
             top_p=0.9,
             top_k=10,
-            max_tokens=2,
+            max_tokens=_WARM_TOKENS,
             logprobs=1,
             prompt_logprobs=1,
             ignore_eos=True,

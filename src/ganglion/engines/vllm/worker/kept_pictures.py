@@ -1,7 +1,7 @@
 """The pictures that a worker has: processed beside the event loop, and kept for the requests they came for.
 
 Law: a picture belongs to the tenant that sent it. One that was sent or asked for a moment ago waits for its
-request; of the others the least recently used go where all together take more than `KEPT_BYTES`. None is
+request; of the others the least recently used go where all together take more than `PICTURE_BYTES`. None is
 taken in beyond `MOST_BYTES`. A request that runs has its own hold on its pictures.
 """
 
@@ -17,11 +17,11 @@ from ganglion.core.errors import EngineFailed, GanglionError, Overloaded, Unsupp
 from ganglion.engines.fair_thread import FairThread
 from ganglion.engines.images.row_ids import row_ids
 from ganglion.engines.supervision.ipc import FromWorker, ImagePlaced, PlaceImage
+from ganglion.engines.vllm.special_runs import PICTURE_BYTES
 
 if TYPE_CHECKING:  # tests keep pictures where there is no vLLM
     from ganglion.engines.vllm.worker.picture_processing import PictureProcessor, ProcessedPicture
 
-KEPT_BYTES: Final = 256 * 2**20
 MOST_BYTES: Final = 1024 * 2**20
 _FRESH_S: Final = 60.0
 _WAITING_BYTES: Final = 512 * 2**20
@@ -123,7 +123,7 @@ class KeptPictures:
         """Let go of what nobody waits for; raises Overloaded where that is not enough."""
         now_s = monotonic()
         for key, entry in list(self._kept.items()):
-            if self._bytes + size_bytes <= KEPT_BYTES:
+            if self._bytes + size_bytes <= PICTURE_BYTES:
                 return
             if entry.fresh_until_s <= now_s:
                 del self._kept[key]
