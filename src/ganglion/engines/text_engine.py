@@ -79,12 +79,14 @@ class TextEngine:
         chat_template: str | None,
         special_tokens: Callable[[], SpecialTokens] = SpecialTokens,
         place: PlaceFile | None = None,
+        senses: tuple[str, ...] = (),
     ) -> None:
         """`special_tokens` gives the vocabulary's own, once the model is loaded.
 
-        `place` says what an image becomes, where the engine takes any.
+        `place` says what an image becomes, where the engine takes any: `senses` say of which kinds.
         """
         self._place = place
+        self._senses = senses
         self._is_typed = False
         """Whether the template wants contents as lists of parts, as was seen with an image."""
         self._special_tokens = special_tokens
@@ -297,8 +299,7 @@ class TextEngine:
         attachments = attachments_of(prompt)
         if not attachments:
             return
-        projector = self._facts.projector if self._place is not None else None
-        check_attachments(prompt, self._model_id, () if projector is None else projector.senses)
+        check_attachments(prompt, self._model_id, self._senses)
         for each in attachments:
             if (each.kind == "audio") != is_wave(each.data):
                 raise InvalidValue(

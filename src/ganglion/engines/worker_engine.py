@@ -39,10 +39,21 @@ class WorkerEngine:
     """One model, served by one worker process; the engines that have workers derive from it."""
 
     def __init__(
-        self, facts: ModelFacts, settings: EngineSettings, tokens: WorkerTokens, *, context: int, limit: int
+        self,
+        facts: ModelFacts,
+        settings: EngineSettings,
+        tokens: WorkerTokens,
+        *,
+        context: int,
+        limit: int,
+        senses: tuple[str, ...] = (),
     ) -> None:
-        """`limit` is how many requests the model takes at once, running or waiting."""
+        """`limit` is how many requests the model takes at once, running or waiting.
+
+        `senses` are the capabilities by which it takes files.
+        """
         self._facts = facts
+        self._senses = senses
         self._settings = settings
         self._context = context
         self._limit = limit
@@ -58,7 +69,8 @@ class WorkerEngine:
             context=context,
             chat_template=settings.chat_template,
             special_tokens=lambda: tokens.ready.special_tokens,
-            place=None if facts.projector is None else self._place,
+            place=self._place if senses else None,
+            senses=senses,
         )
         if context > facts.context_length > 0:
             _logger.warning(
@@ -246,8 +258,7 @@ class WorkerEngine:
         )
 
     def _check_sight(self, model: str) -> None:
-        projector = self._facts.projector
-        if projector is None or not (projector.sees or projector.hears):
+        if not self._senses:
             raise VisionUnsupported(
                 f"The model {model!r} reads text and no images.",
                 param="data",

@@ -44,7 +44,8 @@ class LlamaEngine(WorkerEngine):
         limit = self.plan.parallel + settings.queue_limit
         self._decoder = None if facts.projector is None else ImageDecoder()
         tokens = worker_tokens(facts, settings, self.plan, limit=limit, images=self._decoder)
-        super().__init__(facts, settings, tokens, context=self.plan.context, limit=limit)
+        senses = () if facts.projector is None else facts.projector.senses
+        super().__init__(facts, settings, tokens, context=self.plan.context, limit=limit, senses=senses)
         self._has_vectors = "embeddings" in facts.capabilities
         """Whether what vectors take is part of what was promised."""
         self._embedder = WorkerEmbedder(

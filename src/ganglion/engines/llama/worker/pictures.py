@@ -22,6 +22,7 @@ import numpy as np
 
 from ganglion.core.errors import GanglionError, InvalidValue, LoadFailed, Overloaded
 from ganglion.engines.fair_thread import FairThread
+from ganglion.engines.images.row_ids import row_ids
 from ganglion.engines.llama.native.mtmd import PictureLayout, Projector, Stretch
 from ganglion.engines.llama.native.picture_rows import PictureRows
 from ganglion.engines.supervision.ipc import FromWorker, ImagePlaced, PlaceImage
@@ -45,7 +46,6 @@ _LONGEST_S: Final = 600.0
 """Of processor time for one picture that still counts as progress."""
 _HEAD_BYTES: Final = 2**20
 """By so much of its beginning, and its size, a projector file is told from another."""
-_ROW_IDS: Final = 2**30
 _PROBES: Final = ((64, 64), (1600, 900))
 """Sizes of pictures that are laid out when a projector is loaded: small, and one that may be sliced."""
 
@@ -278,8 +278,7 @@ class PictureReader:
     def _ids(self, digest: str, stretches: tuple[Stretch, ...]) -> list[int]:
         """What stands for it in a token list: the same for the same picture and projector, anywhere."""
         rows = sum(stretch.rows for stretch in stretches)
-        stream = hashlib.shake_256(f"{self._salt} {digest}".encode()).digest(4 * rows)
-        numbers = iter((-2 - np.frombuffer(stream, "<u4").astype(np.int64) % _ROW_IDS).tolist())
+        numbers = iter(row_ids(f"{self._salt} {digest}", rows))
         ids: list[int] = []
         for stretch in stretches:
             ids += stretch.tokens if not stretch.rows else [next(numbers) for _ in range(stretch.rows)]
