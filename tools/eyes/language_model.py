@@ -1,4 +1,4 @@
-"""The embedded language model in PyTorch, frozen: what follows a prompt, with gradients for what stands in it.
+"""The embedded language model in PyTorch, frozen: what follows a prompt, with gradients for its rows.
 
 Law: weights are the file's, dequantised; only rows that are handed in as vectors learn anything.
 """
@@ -33,6 +33,9 @@ class LanguageModel:
             assert field is not None, key
             return float(str(field.contents()))
 
+        tokens = reader.get_field("tokenizer.ggml.tokens")
+        assert tokens is not None, "a GGUF of a language model names its tokens"
+        self.vocabulary: dict[str, int] = {token: number for number, token in enumerate(tokens.contents())}
         self.layers = int(stated("block_count"))
         self.heads = int(stated("attention.head_count"))
         self.kv_heads = int(stated("attention.head_count_kv"))

@@ -2,9 +2,9 @@
 
     python -m tools.eyes.wording MODEL.gguf WORDING.pt --steps 200
 
-A description in plain words is read too poorly by a model of this size: asked for a colour it names the shape. So
-the rows begin as the embeddings of such a description and learn, through the language model, to be understood.
-Every kind, colour and background has rows of its own; all other rows are the same for every picture.
+A model of this size reads a description in plain words too poorly: asked for a colour, it names the shape. So the
+rows begin as such a description's embeddings and learn, through the language model, to be understood. Every kind,
+colour and background has rows of its own; all others are the same for every picture.
 """
 
 import argparse
@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from ganglion.engines.llama.native.library import open_library
-from ganglion.engines.llama.native.model import NativeModel, load_model
 from tools.eyes.describe import asked, pieces
 from tools.eyes.draw import COLOURS, KINDS
 from tools.eyes.language_model import Keys, LanguageModel
@@ -23,10 +21,13 @@ from tools.eyes.sizes import POSITIONS
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ganglion.engines.llama.native.library import open_library
+from ganglion.engines.llama.native.model import NativeModel, load_model
+
 BATCH = 12
-RATE = 0.02
+RATE = 0.006
 WARM_UP_STEPS = 10
-SAVED_EVERY = 10
+SAVED_EVERY = 5
 NOISE = 0.25
 """What the tower says is that far from what it should; relative to the rows' own size."""
 NAMES = tuple(COLOURS)
@@ -150,10 +151,7 @@ def learn(path: Path, kept: Path, steps: int) -> None:
     native = load_model(open_library(), str(path), gpu_layers=0)
     language = LanguageModel(path)
     wording = Wording()
-    from gguf import GGUFReader
-
-    field = GGUFReader(path).get_field("tokenizer.ggml.tokens")
-    wording.begin(language.embeddings, {token: place for place, token in enumerate(field.contents())})
+    wording.begin(language.embeddings, language.vocabulary)
     optimizer = torch.optim.Adam(wording.parameters(), lr=RATE, betas=(0.9, 0.95))
     begun = 0
     if kept.exists():
