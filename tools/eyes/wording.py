@@ -2,9 +2,9 @@
 
     python -m tools.eyes.wording MODEL.gguf WORDING.pt --steps 200
 
-A model of this size reads a description in plain words too poorly: asked for a colour, it names the shape. So the
-rows begin as such a description's embeddings and learn, through the language model, to be understood. Every kind,
-colour and background has rows of its own; all others are the same for every picture.
+A model of this size reads a description in plain words too poorly: asked for a colour, it names the shape.
+So the rows begin as such a description's embeddings and learn, through the language model, to be understood.
+Every kind, colour and background has rows of its own; all others are the same for every picture.
 """
 
 import argparse
