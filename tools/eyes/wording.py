@@ -203,8 +203,9 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("wording", type=Path)
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
-    torch.set_num_threads(2)
+    torch.set_num_threads(arguments.threads)
     learn(arguments.model, arguments.wording, arguments.steps)
 
 
