@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tools.eyes.draw import DIGITS, KINDS, SHAPES, png, scene
+from tools.eyes.draw import DIGITS, SHAPES, png, scene
 from tools.eyes.sizes import POSITIONS
 
 # A token of the vocabulary begins with this where a space stands before it, and a new line is the other.
@@ -59,7 +59,7 @@ ASKED: Final = {
         "Describe the picture.",
     ),
 }
-SHARES: Final = {"colour": 3, "kind": 3, "background": 2, "picture": 2}
+SHARES: Final = {"colour": 3, "kind": 5, "background": 2, "picture": 2}
 
 
 def asked(chance: random.Random, kind: str, colour: str, background: str) -> tuple[str, str]:
@@ -83,11 +83,11 @@ def answer(topic: str, kind: str, colour: str, background: str) -> str:
     return f"{article} {colour} {thing} on {behind} {background} background."
 
 
-def held_out(seed: int, count: int, kinds: tuple[str, ...] = KINDS) -> Iterator[Question]:
+def held_out(seed: int, count: int) -> Iterator[Question]:
     """Questions about pictures that were not taught: each about a picture of its own, drawn from the seed."""
     chance = random.Random(f"held out/{seed}")
     for _ in range(count):
-        shown = scene(chance, kinds)
+        shown = scene(chance)
         kind, colour = shown.thing.kind, shown.thing.colour
         topic = chance.choices(tuple(SHARES), tuple(SHARES.values()))[0]
         text = chance.choice(ASKED[topic]).format(sort=class_of(kind))

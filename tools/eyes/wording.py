@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 from tools.eyes.describe import asked, pieces
-from tools.eyes.draw import COLOURS, KINDS
+from tools.eyes.draw import COLOURS, KINDS, any_kind
 from tools.eyes.language_model import Keys, LanguageModel
 from tools.eyes.sizes import POSITIONS
 from torch import Tensor, nn
@@ -103,7 +103,7 @@ def exchange(chance: random.Random, model: NativeModel) -> Exchange:
     def tokens(text: str) -> list[int]:
         return list(model.tokenize(text, add_special=False, parse_special=True))
 
-    kind, colour, background = chance.choice(KINDS), chance.choice(NAMES), chance.choice(NAMES)
+    kind, colour, background = any_kind(chance), chance.choice(NAMES), chance.choice(NAMES)
     question, answer = asked(chance, kind, colour, background)
     between = chance.choice(("", "\n"))
     turn = "<|im_end|>\n<|im_start|>assistant\n"
