@@ -32,7 +32,7 @@ def embed():
             (found,) = projector.encode(layout)
         finally:
             layout.free()
-        return found
+        return found.rows
 
     yield rows
     projector.free()

@@ -1,5 +1,6 @@
 """What a projector file of type `mlp` makes of a picture, computed from its weights with numpy alone."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,8 +55,8 @@ class SmallTower:
         # The convolution's weights lie as (width, colour, row, column).
         patches = normal.transpose(0, 2, 4, 1, 3).reshape(grid * grid, -1)
         kernel = self.tensors["v.patch_embd.weight"]
-        seen = patches @ kernel.reshape(len(kernel), -1).T + self.tensors["v.patch_embd.bias"]
-        seen = seen + self.tensors["v.position_embd.weight"]
+        seen: Floats = np.asarray(patches @ kernel.reshape(len(kernel), -1).T, np.float32)
+        seen = seen + self.tensors["v.patch_embd.bias"] + self.tensors["v.position_embd.weight"]
         for layer in range(self.layers):
             seen = seen + self._attention(f"v.blk.{layer}", seen)
             widened = gelu(self._linear(f"v.blk.{layer}.ffn_up", self._norm(f"v.blk.{layer}.ln2", seen)))
@@ -80,13 +81,14 @@ class SmallTower:
     def _norm(self, name: str, values: Floats) -> Floats:
         centred = values - values.mean(-1, keepdims=True)
         scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + self.epsilon)
-        return scaled * self.tensors[f"{name}.weight"] + self.tensors[f"{name}.bias"]
+        return np.asarray(scaled * self.tensors[f"{name}.weight"] + self.tensors[f"{name}.bias"], np.float32)
 
 
 def gelu(values: Floats) -> Floats:
     """The approximation by tanh, which is llama.cpp's."""
-    inner = np.sqrt(2 / np.pi) * (values + 0.044715 * values**3)
-    return np.asarray(0.5 * values * (1 + np.tanh(inner)), np.float32)
+    inner = math.sqrt(2 / math.pi) * (values + 0.044715 * values**3)
+    bent: Floats = np.asarray(0.5 * values * (1 + np.tanh(inner)), np.float32)
+    return bent
 
 
 def fitted(picture: Image.Image, side: int) -> Image.Image:

@@ -84,11 +84,16 @@ def apart(one: str, other: str) -> bool:
     return one != other and frozenset((one, other)) not in CLOSE
 
 
-def scene(chance: random.Random, kinds: tuple[str, ...] = KINDS) -> Scene:
+def any_kind(chance: random.Random) -> str:
+    """A shape, a digit or a letter: each sort as often as the others."""
+    return chance.choice(chance.choice((SHAPES, DIGITS, LETTERS)))
+
+
+def scene(chance: random.Random) -> Scene:
     """A scene with one thing, somewhere near the middle."""
     background = chance.choice(NEUTRAL if chance.random() < 0.8 else tuple(COLOURS))
     colour = chance.choice([name for name in COLOURS if apart(name, background)])
-    return Scene(placed(chance, chance.choice(kinds), colour), background, chance.choice(SIDES))
+    return Scene(placed(chance, any_kind(chance), colour), background, chance.choice(SIDES))
 
 
 SIDES = (64, 96, 128, 160, 200, 224)

@@ -19,13 +19,13 @@ CONTEXT_TOKENS = 2048
 TIMEOUT_S = 120
 
 
-def opened(model: Path, projector: Path) -> tuple[xllamacpp.Server, str]:
+def opened(model: Path, projector: Path, threads: int) -> tuple[xllamacpp.Server, str]:
     """llama.cpp's server on a port of its choice; it lives as long as this process."""
     settings = xllamacpp.CommonParams()
     settings.model.path, settings.mmproj.path = str(model), str(projector)
     settings.hostnames, settings.port = ["127.0.0.1"], 0
     settings.n_ctx, settings.n_parallel, settings.warmup = CONTEXT_TOKENS, 1, False
-    settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = os.cpu_count() or 1
+    settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = threads
     server = xllamacpp.Server(settings)
     return server, server.listening_address
 
@@ -58,9 +58,10 @@ def main() -> None:
     parser.add_argument("projector", type=Path)
     parser.add_argument("--pictures", type=int, default=200)
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--wrong", action="store_true", help="show what was answered wrongly")
     arguments = parser.parse_args()
-    server, address = opened(arguments.model, arguments.projector)
+    server, address = opened(arguments.model, arguments.projector, arguments.threads)
     asked: Counter[str] = Counter()
     right: Counter[str] = Counter()
     for question in held_out(arguments.seed, arguments.pictures):

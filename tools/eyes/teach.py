@@ -1,10 +1,9 @@
-"""Teaches the tower to say what is in a picture as token embeddings, which the language model reads.
+"""Teaches the tower to say what is in a picture in rows that the language model reads.
 
-    python -m tools.eyes.teach MODEL.gguf CHECKPOINT.pt --steps 6000
+    python -m tools.eyes.teach WORDING.pt CHECKPOINT.pt --steps 3000
 
-The language model is not run. A picture is described in words (`describe.py`), and position n of the tower
-learns the embedding of the description's token n: what reads well as text then reads well as a picture. A
-checkpoint is written every hundred steps, and teaching goes on from it when the command is given again.
+The language model is not run: `wording.py` has found what it reads, and row n of the tower learns to be row n
+of that. A checkpoint is written every fifty steps; given again, the command goes on from it.
 """
 
 import argparse
@@ -12,13 +11,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as functional
-from gguf import GGUFReader
-from gguf.quants import dequantize
 from tools.eyes.batches import NAMES, Batch, batch, masks
-from tools.eyes.describe import pieces
 from tools.eyes.draw import KINDS
 from tools.eyes.sizes import WIDTH
 from tools.eyes.tower import Eyes
@@ -39,30 +34,18 @@ TEACHING_SEED, EXAM_SEED = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Descriptions of everything that can be drawn, over the embeddings of the tokens that occur in them."""
+    """The rows that stand for each picture that can be drawn."""
 
     embeddings: Tensor
-    """(words, width of the language model)"""
+    """(rows, width of the language model)"""
     descriptions: Tensor
-    """(kinds, colours, backgrounds, POSITIONS): which of those words stands there"""
+    """(kinds, colours, backgrounds, POSITIONS): which of those rows stands there"""
 
     @classmethod
-    def read(cls, model: Path) -> "Words":
-        """From the language model's own file."""
-        reader = GGUFReader(model)
-        field = reader.get_field("tokenizer.ggml.tokens")
-        assert field is not None, "a GGUF of a language model names its tokens"
-        number = {token: place for place, token in enumerate(field.contents())}
-        table = torch.tensor(
-            [
-                [[[number[p] for p in pieces(kind, front, back)] for back in NAMES] for front in NAMES]
-                for kind in KINDS
-            ]
-        )
-        used, descriptions = table.unique(return_inverse=True)
-        weights = next(tensor for tensor in reader.tensors if tensor.name == "token_embd.weight")
-        rows = dequantize(np.asarray(weights.data)[used.numpy()], weights.tensor_type)
-        return cls(torch.from_numpy(rows), descriptions)
+    def read(cls, wording: Path) -> "Words":
+        """What `wording.py` found."""
+        held = torch.load(wording, weights_only=True)
+        return cls(held["rows"], held["which"])
 
 
 class Lessons(nn.Module):
@@ -99,7 +82,7 @@ def loss(lessons: Lessons, shown: Batch, words: Words) -> Tensor:
     target = words.embeddings[described]
     telling = functional.cross_entropy(nearness(said, words).flatten(0, 1), described.flatten())
     distance = (said - target).square().mean() / words.embeddings.square().mean()
-    return naming + 2 * telling + 0.5 * distance
+    return naming + 0.5 * telling + 2 * distance
 
 
 def nearness(said: Tensor, words: Words) -> Tensor:
@@ -199,7 +182,7 @@ def save(lessons: Lessons, optimizing: Optimizers, step: int, checkpoint: Path) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", type=Path)
+    parser.add_argument("wording", type=Path)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--steps", type=int, default=6000)
     parser.add_argument(
@@ -209,7 +192,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
-    teach(Words.read(arguments.model), arguments.checkpoint, arguments.steps, arguments.kinds)
+    teach(Words.read(arguments.wording), arguments.checkpoint, arguments.steps, arguments.kinds)
 
 
 if __name__ == "__main__":

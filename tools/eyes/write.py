@@ -4,6 +4,8 @@ python -m tools.eyes.write CHECKPOINT.pt PROJECTOR.gguf
 """
 
 import argparse
+import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +86,13 @@ def main() -> None:
     eyes = Eyes()
     eyes.load_state_dict(torch.load(arguments.checkpoint, weights_only=True)["eyes"])
     write(eyes, arguments.projector)
+    content = arguments.projector.read_bytes()
+    manifest = {
+        "file": arguments.projector.name,
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "size_bytes": len(content),
+    }
+    arguments.projector.with_name("manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
 
 
 if __name__ == "__main__":
