@@ -1,14 +1,18 @@
 """The projector that makes the embedded model see, beside a forward pass that is not llama.cpp's."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from PIL import Image
 from reference_model import cosines
+from tools.eyes.describe import is_right
+from tools.eyes.evaluate import answered, opened
 
 from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.native.model import load_model
 from support.embedded_model import embedded_model
-from support.seeing import PROJECTOR, expected_hash, found_hash, pictures
+from support.seeing import PROJECTOR, expected_hash, found_hash, pictures, questions
 from support.small_tower import SmallTower
 
 pytestmark = pytest.mark.model
@@ -51,3 +55,16 @@ def test_a_picture_that_is_not_square_keeps_its_shape_inside_a_border(embed):
     for size in ((200, 100), (100, 300), (47, 48), (1, 64)):
         picture = square.resize(size)
         assert cosines(embed(picture), tower.embed(picture)).min() >= ALIKE
+
+
+def test_it_answers_nine_of_ten_questions_about_pictures_that_it_was_not_taught():
+    server, address = opened(embedded_model().path, PROJECTOR, threads=2)
+    asked: Counter[str] = Counter()
+    right: Counter[str] = Counter()
+    for question in questions(60, seed=11):
+        asked[question.kind] += 1
+        right[question.kind] += is_right(answered(address, question), question.answer)
+    del server  # it stops with its last reference
+    assert {"colour", "shape", "digit"} <= asked.keys()
+    wrong = {kind: (right[kind], asked[kind]) for kind in asked if right[kind] < 0.9 * asked[kind]}
+    assert right.total() >= 0.9 * asked.total() and not wrong.keys() & {"colour", "shape", "digit"}, wrong
