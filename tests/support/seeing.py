@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +27,12 @@ class SeeingModel:
 
 
 def laid_side_by_side(folder: Path) -> SeeingModel:
-    """Links to both files in this folder."""
+    """Both files in this folder; a symbolic link would be followed, away from the projector."""
     model, projector = folder / "smollm2-seeing.gguf", folder / "mmproj-smollm2-seeing.gguf"
-    model.symlink_to(embedded_model().path)
+    try:
+        model.hardlink_to(embedded_model().path)
+    except OSError:  # on another disk
+        shutil.copyfile(embedded_model().path, model)
     projector.symlink_to(PROJECTOR)
     return SeeingModel(model, projector)
 
