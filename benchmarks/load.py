@@ -7,6 +7,7 @@ more than a millisecond a request, and that would be measured as the server's.
 from __future__ import annotations
 
 import asyncio
+import base64
 import itertools
 import time
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ class Endpoint:
 class Message:
     role: str
     content: str
+    image: bytes = b""
+    """A PNG file that stands before the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ def request_bytes(endpoint: Endpoint, chat_request: ChatRequest) -> bytes:
         | {
             "model": endpoint.model,
             "messages": [
-                {"role": message.role, "content": message.content} for message in chat_request.messages
+                {"role": message.role, "content": _content(message)} for message in chat_request.messages
             ],
             "max_tokens": chat_request.max_tokens,
             "temperature": 0,
@@ -94,6 +97,14 @@ def request_bytes(endpoint: Endpoint, chat_request: ChatRequest) -> bytes:
         "Connection: close\r\n\r\n"
     )
     return head.encode() + body
+
+
+def _content(message: Message) -> str | list[dict[str, object]]:
+    if not message.image:
+        return message.content
+    url = f"data:image/png;base64,{base64.b64encode(message.image).decode()}"
+    image: dict[str, object] = {"type": "image_url", "image_url": {"url": url}}
+    return [image, {"type": "text", "text": message.content}]
 
 
 def _format(chat_request: ChatRequest) -> dict[str, object]:

@@ -18,6 +18,7 @@ def main() -> None:
     parser.add_argument("--parallel", type=int, default=16)
     parser.add_argument("--context", type=int, default=32768)
     parser.add_argument("--unified", action="store_true", help="one cache for all slots, not one each")
+    parser.add_argument("--mmproj", help="path of the projector of a model that sees")
     parser.add_argument("--embedding", action="store_true", help="make vectors by mean pooling")
     arguments = parser.parse_args()
 
@@ -35,6 +36,8 @@ def main() -> None:
     if arguments.embedding:
         params.embedding = True
         params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
+    if arguments.mmproj:
+        params.mmproj.path = arguments.mmproj
     params.cpuparams.n_threads = arguments.threads
     params.cpuparams_batch.n_threads = arguments.threads
     server = xllamacpp.Server(params)

@@ -71,11 +71,12 @@ def ours(model: str, threads: int | None, *, kv_tokens: int | None = KV_TOKENS, 
     return Launch("ganglion", (*command, *shlex.split(extra)), model)
 
 
-def peer(model: str, threads: int, *, is_unified: bool) -> Launch:
-    """llama.cpp's own server on the same file."""
+def peer(model: str, threads: int, *, is_unified: bool, mmproj: str | None = None) -> Launch:
+    """llama.cpp's own server on the same file, and the same projector."""
     command = [sys.executable, "-m", "benchmarks.peer", "--port", "{port}", "--threads", str(threads)]
     command += ["--model", str(model_path()), "--name", model]
     command += ["--parallel", str(PARALLEL), "--context", str(KV_TOKENS)]
+    command += [] if mmproj is None else ["--mmproj", mmproj]
     return Launch("peer", (*command, *(["--unified"] if is_unified else [])), model)
 
 

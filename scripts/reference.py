@@ -20,7 +20,9 @@ from ganglion.cli.gateway import FleetFlags, GatewayServerFlags
 from ganglion.cli.serve import JoinFlags, ResidencyFlags, SecurityFlags, ServerFlags
 from ganglion.cli.terminal.console import say_error
 from ganglion.config import PREFIX, Config, descriptions
+from ganglion.core.attachments import MAX_ATTACHMENT_BYTES, MAX_ATTACHMENTS
 from ganglion.engines import tokenizing
+from ganglion.engines.images import decoder, decoder_child
 from ganglion.engines.llama.grammar import matcher
 from ganglion.engines.llama.worker import embedding
 from ganglion.engines.rendering import renderer
@@ -29,8 +31,10 @@ from ganglion.gateway.proxy import body_budget
 from ganglion.registry.loading.residency import WAITING_LIMIT
 from ganglion.registry.loading.resident_table import LOOKUPS, LOOKUPS_OF_TENANT
 from ganglion.server.grpc import message_limits
+from ganglion.server.images import image_fetcher, image_memory, outbound
 from ganglion.server.life.connection import HEAD_S, MAX_HEAD_BYTES
 from ganglion.server.settings import ServerSettings
+from ganglion.sessions.settings import SessionSettings
 
 _LIMITS_HEAD = "| what | limit |\n|---|---|\n"
 
@@ -42,7 +46,7 @@ def _limits_table() -> str:
 
 def _limit_rows() -> tuple[tuple[str, str], ...]:
     """Each bounded quantity and its limit."""
-    server, worker = ServerSettings(), WorkerLimits()
+    server, worker, sessions = ServerSettings(), WorkerLimits(), SessionSettings()
     sizes = message_limits
     return (
         ("head of a request", f"{_bytes(MAX_HEAD_BYTES)}, {HEAD_S:g} s"),
@@ -50,6 +54,21 @@ def _limit_rows() -> tuple[tuple[str, str], ...]:
         (
             f"bodies above {_bytes(body_budget.SMALL_BYTES)} that are still coming",
             f"{_bytes(body_budget.ROOM_BYTES)}, half of it of one key; others wait {body_budget.WAIT_S:g} s, "
+            "then `overloaded`",
+        ),
+        (
+            "images and sounds in a request",
+            f"{MAX_ATTACHMENTS} of {_bytes(MAX_ATTACHMENT_BYTES)} each, within the body",
+        ),
+        (
+            "images fetched by their address",
+            f"{image_fetcher.MAX_ADDRESSES} and {_bytes(image_fetcher.MAX_FETCHED_BYTES)} for a request, "
+            f"{outbound.TOTAL_S:g} s each; {image_fetcher.AT_ONCE} at once, "
+            f"{image_fetcher.AT_ONCE_EACH} of one key",
+        ),
+        (
+            "images and sounds of requests that run",
+            f"{_bytes(image_memory.ROOM_BYTES)}, {_bytes(image_memory.ROOM_BYTES_EACH)} of one key, "
             "then `overloaded`",
         ),
         ("connections", f"{server.max_connections:,}"),
@@ -61,8 +80,9 @@ def _limit_rows() -> tuple[tuple[str, str], ...]:
         ),
         (
             "a message over gRPC",
-            f"{_bytes(max(sizes.METHOD_BYTES.values()))} of tokens, text, image or saved session, "
-            f"{_bytes(sizes.SMALL_BYTES)} of anything else, {sizes.MAX_FIELDS:,} fields, {server.body_s:g} s",
+            f"{_bytes(MAX_ATTACHMENT_BYTES)} of an image, {_bytes(sizes.CONTENT_BYTES)} of tokens, text or "
+            f"saved session, {_bytes(sizes.SMALL_BYTES)} of anything else, {sizes.MAX_FIELDS:,} fields, "
+            f"{server.body_s:g} s",
         ),
         (
             "messages over gRPC that are still coming",
@@ -81,6 +101,18 @@ def _limit_rows() -> tuple[tuple[str, str], ...]:
             f"{renderer.BUDGET_S:g} s of processor time, {_bytes(renderer.MEMORY_BYTES)} of memory, "
             f"{_bytes(renderer.MAX_BYTES)} of text; {renderer.CHILDREN} at once, "
             f"{renderer.CHILDREN - 1} of one key; {renderer.WALL_S:g} s of waiting, then `overloaded`",
+        ),
+        (
+            "decoding of an image",
+            f"{decoder.BUDGET_S:g} s of processor time, {_bytes(decoder.MEMORY_BYTES)} of memory, "
+            f"{_bytes(MAX_ATTACHMENT_BYTES)} of file, {decoder_child.MAX_PIXELS:,} pixels "
+            f"({decoder_child.MAX_JPEG_PIXELS:,} of a JPEG), {decoder_child.MAX_EDGE:,} on a side; "
+            f"{decoder.CHILDREN} at once, {decoder.CHILDREN - 1} of one key",
+        ),
+        (
+            "images in sessions",
+            f"{_bytes(sessions.max_session_image_bytes)} of files in one session, "
+            f"{_bytes(sessions.max_key_image_bytes)} of one key, `sessions.max_image_mb` of all",
         ),
         (
             "texts that wait to be tokenized",

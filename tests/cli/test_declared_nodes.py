@@ -40,6 +40,7 @@ def test_a_table_says_more(tmp_path: Path) -> None:
         key_env="CLOUD_KEY",
         wires=("chat",),
         models=("big",),
+        vision=("big",),
         max_in_flight=4,
         cool_down_after=1,
         cool_down_s=2.0,
@@ -50,6 +51,7 @@ def test_a_table_says_more(tmp_path: Path) -> None:
     first, second, third = static_nodes((cloud, other, ours), (), "between-us", environment)
     assert (first.api_key, second.api_key, third.api_key) == ("sk-env", "sk-file", "sk-a")
     assert (first.wires, first.models) == (frozenset({"chat"}), frozenset({"big"}))
+    assert (first.vision, second.vision) == (frozenset({"big"}), frozenset())
     assert (first.max_in_flight, first.cool_down_after, first.cool_down_s) == (4, 1, 2.0)
 
 

@@ -44,6 +44,16 @@ def test_text_is_appended_and_gone_on_from(echo: Node) -> None:
     assert "3 tokens (stop), 6 in all; 2 of 3 were cached" in talk
 
 
+def test_a_picture_is_appended_and_one_that_is_none_is_refused(echo: Node, tmp_path: Path) -> None:
+    cat = tmp_path / "a cat.png"
+    cat.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(392))
+    _, talk = said(echo, "one two", f"/image '{cat}'", "/cut 3", f"/image {tmp_path}/none.png", "/image")
+    assert "a cat.png: PNG, 1 KiB; 4 positions, 6 in all" in talk
+    assert "error: Position 3 lies inside the image at 2 to 6." in talk
+    assert "There is no file" in talk
+    assert "Say which: /image PATH." in talk
+
+
 def test_a_fork_goes_its_own_way_and_one_can_return(echo: Node) -> None:
     _, talk = said(echo, "one two", "/fork", " three", "/sessions", "/use 1", "/cut 1", "/sessions")
     assert "session 2, 2 tokens in all" in talk

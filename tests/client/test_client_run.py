@@ -24,6 +24,7 @@ from ganglion.core.errors import (
     ContextLengthExceeded,
     EngineFailed,
     InvalidValue,
+    Overloaded,
     RateLimited,
     VisionUnsupported,
 )
@@ -278,6 +279,7 @@ async def test_a_refused_image_and_any_other_refusal_leave_the_session_as_it_was
         (VisionUnsupported("No images."), 0),
         (InvalidValue("No image.", param="data"), 1),
         (RateLimited("Later."), 1),
+        (Overloaded("Too many images wait to be decoded."), 1),
     ):
         for _ in range(after):
             node.fail_next(Disconnected("never comes"), rpc="AppendImage", after=9)

@@ -42,7 +42,7 @@ def expressions() -> list[str]:
 async def node_metrics() -> dict[str, set[str]]:
     """What a node's page holds: each series' name and labels."""
     metrics = Metrics()
-    metrics.sessions = lambda: SessionCounts(0, 0)
+    metrics.sessions = lambda: SessionCounts(0, 0, 0)
     model = metrics.of_model("m")
     model.requests.labels("m", "stop").inc()
     model.first_token_s.observe(0.1)

@@ -12,16 +12,22 @@ SIGNS = ["<unk>", "<s>", "</s>"]
 WORDS = [*SIGNS, *(f"<0x{byte:02X}>" for byte in range(256))]
 KINDS: Final = {"full": "llama", "sliding window": "gemma3", "hybrid": "lfm2"}
 """The architecture that stands for each kind; the last has layers with recurrent state between others."""
+COORDINATES: Final = "coordinates"
+"""A kind for pictures alone: text has positions as with full attention."""
 Q8_0 = GGMLQuantizationType.Q8_0
 
 
-def write_model(path: Path, kind: str) -> None:
-    """A few layers whose large matrices have 8 bits, so that the library rounds activations too."""
-    architecture = KINDS[kind]
+def write_model(path: Path, kind: str, signs: tuple[str, ...] = ()) -> None:
+    """A few layers whose large matrices have 8 bits, so that the library rounds activations too.
+
+    `signs` are further control tokens of its vocabulary.
+    """
+    architecture = (KINDS | {COORDINATES: "qwen2vl"})[kind]
     layers = 6 if architecture == "gemma3" else 3  # every sixth layer of Gemma 3 sees everything
     chance = np.random.default_rng(5)
     writer = GGUFWriter(str(path), architecture)
-    _describe(writer, architecture, layers)
+    words = [*WORDS, *signs]
+    _describe(writer, architecture, layers, words)
 
     def matrix(name: str, rows: int, columns: int) -> None:
         values = (chance.normal(size=(rows, columns)) / columns**0.5).astype(np.float32)
@@ -30,7 +36,7 @@ def write_model(path: Path, kind: str) -> None:
     def ones(name: str, size: int = WIDTH) -> None:
         writer.add_tensor(f"{name}.weight", np.ones(size, np.float32))
 
-    matrix("token_embd", len(WORDS), WIDTH)
+    matrix("token_embd", len(words), WIDTH)
     ones("token_embd_norm" if architecture == "lfm2" else "output_norm")
     for layer in range(layers):
         block = f"blk.{layer}"
@@ -44,7 +50,10 @@ def write_model(path: Path, kind: str) -> None:
         else:
             for part in ("attn_q", "attn_k", "attn_v", "attn_output"):
                 matrix(f"{block}.{part}", WIDTH, WIDTH)
-            if architecture != "llama":
+            if architecture == "qwen2vl":
+                for part in ("attn_q", "attn_k", "attn_v"):
+                    writer.add_tensor(f"{block}.{part}.bias", np.zeros(WIDTH, np.float32))
+            elif architecture != "llama":
                 ones(f"{block}.attn_q_norm", WIDTH // HEADS)
                 ones(f"{block}.attn_k_norm", WIDTH // HEADS)
         if architecture == "gemma3":
@@ -59,7 +68,7 @@ def write_model(path: Path, kind: str) -> None:
     writer.close()
 
 
-def _describe(writer: GGUFWriter, architecture: str, layers: int) -> None:
+def _describe(writer: GGUFWriter, architecture: str, layers: int, words: list[str]) -> None:
     writer.add_block_count(layers)
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(WIDTH)
@@ -76,10 +85,12 @@ def _describe(writer: GGUFWriter, architecture: str, layers: int) -> None:
         writer.add_head_count_kv(HEADS)
     if architecture == "gemma3":
         writer.add_sliding_window(WINDOW)
-    writer.add_vocab_size(len(WORDS))
+    if architecture == "qwen2vl":
+        writer.add_rope_dimension_sections([8, 12, 12, 0])
+    writer.add_vocab_size(len(words))
     writer.add_tokenizer_model("llama")
-    writer.add_token_list(WORDS)
-    writer.add_token_scores([0.0] * len(WORDS))
-    writer.add_token_types([2, 3, 3, *[6] * 256])
+    writer.add_token_list(words)
+    writer.add_token_scores([0.0] * len(words))
+    writer.add_token_types([2, 3, 3, *[6] * 256, *[3] * (len(words) - len(WORDS))])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)

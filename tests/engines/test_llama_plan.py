@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from ganglion.core.errors import InsufficientMemory, InsufficientVideoMemory, InvalidValue
-from ganglion.core.model import ModelFacts
+from ganglion.core.errors import InsufficientMemory, InsufficientVideoMemory, InvalidValue, LoadFailed
+from ganglion.core.model import ModelFacts, ProjectorFacts
 from ganglion.engines.llama.gpu_plan import output_bytes
 from ganglion.engines.llama.plan import (
     CELL_STEP,
@@ -201,3 +201,12 @@ def test_a_second_worker_that_has_no_room_is_refused():
     assert needed > FACTS.size_bytes, "recast weights are each worker's own"
     with pytest.raises(InsufficientMemory):
         plan_second(asked, FACTS, replace(first, gpu_layers=9), cores=4, free_bytes=GIBIBYTE)
+
+
+def test_a_projector_is_counted_and_one_that_cannot_be_used_is_refused():
+    eyes = ProjectorFacts("/eyes.gguf", 300 * 2**20, "mlp", sees=True, hears=False)
+    blind, seeing = planned(FACTS), planned(replace(FACTS, projector=eyes))
+    assert (blind.projector, seeing.projector) == (None, "/eyes.gguf")
+    assert seeing.required_bytes >= blind.required_bytes + eyes.size_bytes
+    with pytest.raises(LoadFailed, match="hunyuanvl"):
+        planned(replace(FACTS, projector=replace(eyes, kind="hunyuanvl")))

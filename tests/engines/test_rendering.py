@@ -387,7 +387,7 @@ async def test_ten_hostile_callers_keep_no_other_tenant_from_its_turn() -> None:
                 ended += 1
 
         callers = [asyncio.create_task(hostile()) for _ in range(10)]
-        await until(lambda: renderer._turns.room >= 3, 60)
+        await until(lambda: renderer._pool.room >= 3, 60)
         for _ in range(3):
             before = ended
             assert await rendered(renderer, GENERIC_TEMPLATE, tenant="neighbour") == HELLO

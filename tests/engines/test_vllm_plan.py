@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
+from ganglion.core.attachments import MAX_ATTACHMENTS
 from ganglion.core.errors import (
     GanglionError,
     InsufficientMemory,
@@ -37,13 +39,20 @@ FACTS = ModelFacts(
 )
 
 
+SEEING = replace(FACTS, capabilities=("chat", "vision", "completion"))
+
+
 def planned(
-    *, free_bytes: int = 2**40, variables: dict[str, str] | None = None, **changes: object
+    *,
+    facts: ModelFacts = FACTS,
+    free_bytes: int = 2**40,
+    variables: dict[str, str] | None = None,
+    **changes: object,
 ) -> VllmPlan:
     own = {name: changes.pop(name) for name in list(changes) if name in VllmSettings.__struct_fields__}
     settings = EngineSettings(model_id="m", vllm=structs.replace(VllmSettings(), **own))
     settings = structs.replace(settings, **changes)
-    return plan(settings, FACTS, free_bytes=free_bytes, on_processor=True, variables=variables or {})
+    return plan(settings, facts, free_bytes=free_bytes, on_processor=True, variables=variables or {})
 
 
 SAID = {
@@ -76,6 +85,29 @@ def test_every_setting_becomes_the_argument_that_it_stands_for(name: str) -> Non
 def test_no_setting_is_left_out() -> None:
     elsewhere = {"python", "devices"}
     assert set(SAID) | elsewhere == set(VllmSettings.__struct_fields__)
+
+
+def test_a_checkpoint_that_sees_takes_as_many_pictures_as_a_request_may_have_and_no_films() -> None:
+    seeing = planned(facts=SEEING)
+    assert seeing.sees
+    assert seeing.arguments["limit_mm_per_prompt"] == {"image": MAX_ATTACHMENTS, "video": 0, "audio": 0}
+    fewer = planned(facts=SEEING, extra='{"limit_mm_per_prompt": {"image": 2}}')
+    assert fewer.sees
+    assert fewer.arguments["limit_mm_per_prompt"] == {"image": 2, "video": 0, "audio": 0}
+    assert not planned().sees
+    assert "limit_mm_per_prompt" not in planned().arguments
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        '{"limit_mm_per_prompt": {"image": 0}}',
+        '{"limit_mm_per_prompt": {"image": {"count": 0}}}',
+        '{"language_model_only": true}',
+    ],
+)
+def test_a_checkpoint_that_sees_can_be_loaded_for_text_alone(extra: str) -> None:
+    assert not planned(facts=SEEING, extra=extra).sees
 
 
 def test_devices_are_all_that_the_worker_sees() -> None:
@@ -262,13 +294,26 @@ def test_what_vllm_refuses_is_told_with_what_to_do(raised: str, said: str, hinte
     assert hinted in error.hint
 
 
+def test_a_family_that_wants_torchvision_is_refused_with_the_package_that_is_missing() -> None:
+    raised = ValueError("Model architectures ['OddForConditionalGeneration'] failed to be inspected. Please")
+    lines = [
+        BEFORE + "Traceback (most recent call last):",
+        BEFORE + "ModuleNotFoundError: No module named 'torchvision'",
+    ]
+    error = load_error(raised, lines, on_processor=True)
+    assert "torchvision" in error.message
+    assert error.hint is not None
+    assert "GGUF" in error.hint
+    assert "OddFor" in load_error(raised, [], on_processor=True).message
+
+
 def test_an_error_of_ours_stays_what_it_is() -> None:
     error: GanglionError = LoadFailed("no tokenizer")
     assert load_error(error, [], on_processor=True) is error
 
 
-ALLOWED = {"msgspec", "numpy", "psutil", "safetensors", "tokenizers", "torch", "vllm", "ganglion"}
-"""What vLLM's environment has for certain: vLLM depends on the first six."""
+ALLOWED = {"PIL", "msgspec", "numpy", "psutil", "safetensors", "tokenizers", "torch", "vllm", "ganglion"}
+"""What vLLM's environment has for certain: vLLM depends on the first seven."""
 
 
 def test_what_a_worker_imports_of_ours_needs_nothing_but_what_vllm_brings() -> None:

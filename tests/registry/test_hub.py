@@ -132,7 +132,7 @@ def test_parts_come_together_and_have_no_name_before_all_are_there(
     make_hub: MakeHub, server: HubServer, cache: Path
 ) -> None:
     parts = {f"big-Q4_0-0000{part}-of-00003.gguf": CONTENT[: part * 50_000] for part in (1, 2, 3)}
-    server.add(REPO, {**parts, "mmproj-F16.gguf": b"projector"})
+    server.add(REPO, {**parts, "imatrix.gguf": b"statistics"})
     hub = make_hub()
     files = hub.find(REPO, None)
     assert [file.path for file in files.files] == sorted(parts)

@@ -293,3 +293,15 @@ def test_looking_ends_in_a_folder_without_end(tmp_path: Path, monkeypatch: pytes
     assert len(look("models folder", tmp_path / "models")) == 20
     monkeypatch.setattr(walk, "ENTRIES_LIMIT", 25)
     assert 0 < len(look("models folder", tmp_path / "models")) < 10
+
+
+def test_ollama_s_manifests_name_their_projectors(tmp_path: Path) -> None:
+    root = tmp_path / "models"
+    write(root / "blobs" / f"sha256-{BLOB}")
+    eyes = write(root / "blobs" / ("sha256-" + "c" * 64), projector())
+    layers = ("model", f"sha256:{BLOB}"), ("projector", "sha256:" + "c" * 64)
+    manifest(root, "registry.ollama.ai/library/seer/latest", *layers)
+    manifest(root, "registry.ollama.ai/library/blind/latest", layers[0])
+    models = by_name(look("Ollama", root))
+    assert (models["seer:latest"].projector, models["blind:latest"].projector) == (eyes, None)
+    assert models["seer:latest"].capabilities == ("chat", "vision", "completion")

@@ -131,7 +131,9 @@ def _outcomes() -> set[str]:
     ends = {
         f'ganglion_requests_{kind}{{{unknown},outcome="model_not_found"}}' for kind in ("total", "created")
     }
-    return calls | ends | {"ganglion_session_tokens", "ganglion_sessions_open"}
+    return (
+        calls | ends | {"ganglion_session_tokens", "ganglion_session_image_bytes", "ganglion_sessions_open"}
+    )
 
 
 async def test_a_failed_name_is_remembered_for_whoever_asked_and_for_nobody_else(

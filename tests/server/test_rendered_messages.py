@@ -1,5 +1,6 @@
 """New turns behind old ones: with real templates, and where a turn is closed, as texts."""
 
+import base64
 import json
 from datetime import datetime
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ganglion.core.engine import ReadPrompt, TokenizerInfo
-from ganglion.core.errors import InvalidValue
+from ganglion.core.errors import InvalidValue, UnsupportedParameter
 from ganglion.core.request import ChatPrompt, Request, TextPrompt
 from ganglion.server.grpc.chat_rendering import NewMessages, render_messages, without_closed_part
 from ganglion.text import template
@@ -106,6 +107,16 @@ async def test_the_result_of_a_tool_follows_the_call_that_asked_for_it() -> None
     assert added.startswith("\n<|im_start|>user\n<tool_response>\ngrey\n</tool_response><|im_end|>\n")
     assert added.endswith("<|im_start|>assistant\n") or "<think>" in added
     assert "sky" not in added and "mark" not in added
+
+
+async def test_an_image_among_the_messages_is_refused_by_name() -> None:
+    url = "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
+    image = {"type": "image_url", "image_url": {"url": url}}
+    with pytest.raises(UnsupportedParameter, match="image") as raised:
+        await Talk(Reading((TEMPLATES / "smollm2.jinja").read_text(), END)).say(
+            {"role": "user", "content": [image]}
+        )
+    assert "AppendImage" in (raised.value.hint or "")
 
 
 async def test_a_template_that_hides_earlier_turns_is_refused_by_name() -> None:

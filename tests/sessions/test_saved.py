@@ -11,7 +11,7 @@ from ganglion.sessions.token_session import TokenSession
 def test_the_model_is_named_as_soon_as_its_name_is_there(length: int) -> None:
     model = "é" + "m" * (length - 1)
     header = header_of(TokenSession(), model=model, fingerprint=[model], steering=(), kv=b"kv")
-    saved = encode_session(header, b"kv")
+    saved = encode_session(header, TokenSession(), b"kv")
     named = [peek_model_name(saved[:size]) for size in range(len(saved) + 1)]
     first = named.index(model)
     assert set(named[:first]) == {None}
@@ -19,7 +19,7 @@ def test_the_model_is_named_as_soon_as_its_name_is_there(length: int) -> None:
     assert first < 70 + len(model.encode())
 
 
-@pytest.mark.parametrize("data", [b"x", b"ganglion sess 2\n", b"ganglion sess 1\n" + b"\0" * 60])
+@pytest.mark.parametrize("data", [b"x", b"ganglion sess 3\n", b"ganglion sess 1\n" + b"\0" * 60])
 def test_what_does_not_begin_like_a_saved_session_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidValue):
         peek_model_name(data)

@@ -18,7 +18,7 @@ TESTS = Path(__file__).parents[1]
 STARTS = re.compile(
     r"\b(subprocess|Popen|runpy|fork|pty|multiprocessing|start_server|create_server|start_unix_server|uvicorn"
     r"|http\.server|life\.serve|HubServer|free_port|grpc\.aio|serving|served|strace|postgres|open_connection"
-    r"|LlamaEngine|Supervisor|Renderer|CliRunner)\b"
+    r"|LlamaEngine|Supervisor|Renderer|ImageDecoder|CliRunner)\b"
 )
 """Names of what starts a server or a process, or is served by one."""
 IMPORT = re.compile(r"^\s*(?:from|import) ([\w.]+)", re.MULTILINE)

@@ -49,7 +49,7 @@ class Served:
 
 
 Serving = Callable[..., AbstractAsyncContextManager[Served]]
-OF_SERVE = ("reload", "machine", "storage", "sessions", "join", "opening")
+OF_SERVE = ("reload", "machine", "storage", "sessions", "join", "opening", "outbound")
 
 
 def echo(**fields: Any) -> EchoEngine:

@@ -319,13 +319,13 @@ SHAPES = [
     ),
     (
         body(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]),
-        "vision_unsupported",
-        "messages[0].content[0]",
+        "invalid_value",
+        "messages[0].content[0].image_url.url",
     ),
     (
         body(messages=[{"role": "user", "content": [{"type": "input_audio"}]}]),
-        "unsupported_parameter",
-        "messages[0].content[0]",
+        "missing_required_parameter",
+        "messages[0].content[0].input_audio",
     ),
     (
         body(messages=[{"role": "assistant", "tool_calls": [{"id": "x"}]}]),

@@ -12,7 +12,6 @@ from ganglion.core.errors import (
     MissingParameter,
     UnknownParameter,
     UnsupportedParameter,
-    VisionUnsupported,
 )
 from ganglion.core.request import ChatPrompt, JsonSchema, Message, TextPrompt, Thinking, Tool, ToolCall
 from ganglion.core.sampling import PLAIN, Samplers
@@ -147,7 +146,7 @@ def test_values_that_ask_for_nothing_pass() -> None:
         ({"model": ""}, InvalidValue, "model"),
         ({"messages": [{"content": "x"}]}, MissingParameter, "messages[0].role"),
         ({"messages": [{"role": "robot", "content": "x"}]}, InvalidValue, "messages[0].role"),
-        ({"messages": [{"role": "user", "images": ["aGk="]}]}, VisionUnsupported, "messages[0].images"),
+        ({"messages": [{"role": "user", "images": ["aGk="]}]}, InvalidValue, "messages[0].images[0]"),
         ({"tools": [{"type": "web_search", "function": {"name": "f"}}]}, InvalidValue, "tools[0].type"),
         ({"tools": [{"type": "function"}]}, MissingParameter, "tools[0].function"),
         ({"messages": CALLED_WITH_TEXT}, InvalidValue, "messages[0].tool_calls[0].function.arguments"),
@@ -245,7 +244,7 @@ def test_a_prompt_is_a_turn_unless_it_is_raw_or_has_a_suffix() -> None:
     for refused in ({"system": "s"}, {"think": True}):
         with pytest.raises(InvalidValue):
             generate(raw=True, **refused)
-    with pytest.raises(VisionUnsupported):
+    with pytest.raises(InvalidValue):
         generate(images=["aGk="])
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ganglion.core.errors import UnsupportedParameter
 from ganglion.core.request import (
+    Attachment,
     ChatPrompt,
     Choice,
     Gbnf,
@@ -33,6 +34,7 @@ from ganglion.core.sampling import Samplers, Sampling
 from ganglion.wire.answer_format import ParseContext
 from ganglion.wire.chat import parse
 from ganglion.wire.upstream.chat_request import encode_request
+from support.pictures import KINDS
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
 SHORT = st.text('abc[] \n"\\é🦊', min_size=1, max_size=8)
@@ -45,11 +47,24 @@ OBJECT = st.dictionaries(NAME, JSON, max_size=3)
 
 
 @st.composite
+def attachments(draw: st.DrawFn, text: str) -> tuple[Attachment, ...]:
+    files = st.sampled_from([Attachment(data, 0) for data in KINDS.values()])
+    elsewhere = st.just(Attachment(b"", 0, url="https://host.example/a.png", detail="low"))
+    drawn = draw(st.lists(st.tuples(st.integers(0, len(text)), files | elsewhere), max_size=3))
+    return tuple(replace(each, at=at) for at, each in sorted(drawn, key=lambda placed: placed[0]))
+
+
+@st.composite
 def messages(draw: st.DrawFn) -> Message:
     role = draw(st.sampled_from(["system", "developer", "user", "assistant", "tool"]))
     name = draw(OPTIONAL)
     if role == "tool":
-        return Message("tool", draw(TEXT), name=name, tool_call_id=draw(TEXT))
+        text = draw(TEXT)
+        shown = draw(attachments(text))
+        return Message("tool", text, name=name, tool_call_id=draw(TEXT), attachments=shown)
+    if role == "user":
+        text = draw(TEXT)
+        return Message("user", text, name=name, attachments=draw(attachments(text)))
     if role != "assistant":
         return Message(role, draw(TEXT), name=name)
     calls = draw(st.lists(st.builds(ToolCall, TEXT, NAME, TEXT), max_size=2))

@@ -5,7 +5,7 @@ import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,7 @@ from ganglion.registry.naming.catalogue import HeldModelRef
 from ganglion.registry.naming.names import linked_name, operator_path
 from ganglion.registry.naming.resolver import HeldSource, Resolution, explain, resolve
 from ganglion.registry.stores.finder import ModelFinder
+from ganglion.registry.stores.stored_models import StoredModel
 
 if TYPE_CHECKING:
     from ganglion.registry.hub.client import Hub
@@ -118,7 +119,8 @@ def compose(
     finder = finder_of(config, home)
     hub = cache(lambda: hub_of(config, home))
     packs = find_packs(config.engine.concepts, home)
-    context = BuildContext(config, home, hub, bar, is_kv_kept, free_video_bytes, packs, cards)
+    stored = partial(_stored, finder)
+    context = BuildContext(config, home, hub, bar, is_kv_kept, free_video_bytes, packs, cards, stored)
     models = _models(names, served_names, finder, context)
     chat_template(config.engine.chat_template)
     settle_library()
@@ -187,8 +189,14 @@ def models_of(config: Config, names: Sequence[str], served_names: Sequence[str])
     home = home_folder(os.environ)
     hub = cache(lambda: hub_of(config, home))
     packs = find_packs(config.engine.concepts, home)
-    context = BuildContext(config, home, hub, is_kv_kept=True, packs=packs)
-    return _models(names, served_names, finder_of(config, home), context)
+    finder = finder_of(config, home)
+    stored = partial(_stored, finder)
+    context = BuildContext(config, home, hub, is_kv_kept=True, packs=packs, stored=stored)
+    return _models(names, served_names, finder, context)
+
+
+def _stored(finder: ModelFinder, path: Path) -> StoredModel | None:
+    return finder.catalogue().stored_index.by_path.get(path)
 
 
 def _models(

@@ -137,6 +137,7 @@ class EngineFlags(FlagGroup):
     graph_sampling = flag("engine.graph_sampling")
     deterministic = flag("engine.deterministic")
     chat_template = flag("engine.chat_template")
+    mmproj = flag("engine.mmproj")
     concepts = flag("engine.concepts")
 
 

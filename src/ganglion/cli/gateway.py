@@ -100,6 +100,7 @@ def _node_from_config(node: DeclaredNode, node_key: str | None, environment: Map
         kind=node.kind,
         api_key=key or (node_key if is_ours else None),
         wires=wires if node.wires is None else frozenset(node.wires),
+        vision=frozenset(node.vision),
         max_in_flight=node.max_in_flight,
         cool_down_after=node.cool_down_after,
         cool_down_s=node.cool_down_s,

@@ -42,6 +42,8 @@ from ganglion.registry.naming.resolver import (
     LocalFileSource,
     Resolution,
 )
+from ganglion.registry.stores.sighted import read_whole_facts
+from ganglion.registry.stores.stored_models import StoredModel
 
 if TYPE_CHECKING:
     from ganglion.registry.hub.client import Hub
@@ -71,6 +73,8 @@ class BuildContext:
     """The concept packs that the operator named."""
     cards: Cards = tuple
     """The accelerators that engines may use."""
+    stored: Callable[[Path], StoredModel | None] = lambda _: None
+    """What the stores know of a model file."""
     download_pool: Executor = field(default_factory=lambda: ThreadPoolExecutor(_DOWNLOADS, "fetch"))
     """Downloads take minutes; in threads of their own they keep nobody else waiting for one."""
 
@@ -152,9 +156,14 @@ class ModelBuilder:
     def facts_if_here(self) -> ModelFacts | None:
         """The facts in the file; None while it is not on this machine or cannot be read."""
         try:
-            return None if self.path is None else read_model_facts(self.path)
+            return None if self.path is None else self._facts(self.path)
         except GanglionError:
             return None  # said when somebody wants it loaded
+
+    def _facts(self, path: Path) -> ModelFacts:
+        entry = self._resolution.entry or _NO_ENTRY
+        named = entry.mmproj or self._context.config.engine.mmproj
+        return read_whole_facts(path, named=named, find=self._context.stored)
 
     def context_of(self, facts: ModelFacts, engine: str) -> int:
         """The length of its context with this engine, unless a load asks for another."""
@@ -299,7 +308,7 @@ class ModelBuilder:
             path = self._context.conversion(path, choice.engine).target
         config, entry = self._context.config.engine, self._resolution.entry or _NO_ENTRY
         residency = self._context.config.residency
-        facts = read_model_facts(path)
+        facts = self._facts(path)
         is_kv_kept = self._context.is_kv_kept and residency.keep_kv_mb > 0
         settings = structs.replace(
             config,

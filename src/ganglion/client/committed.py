@@ -165,7 +165,11 @@ def checked_tokens(tokens: Sequence[int]) -> tuple[int, ...]:
 
 def _ids(tokens: Sequence[int]) -> tuple[int, ...]:
     if isinstance(tokens, bytes | bytearray | memoryview):
-        raise InvalidValue("Expected text, token ids or an Image, found bytes.", param="tokens")
+        raise InvalidValue(
+            "Expected text, token ids or an Image, found bytes.",
+            param="tokens",
+            hint="Image.of() takes the bytes of an image, its path, or a data URI.",
+        )
     try:
         return tuple(index(token) for token in tokens)
     except TypeError:

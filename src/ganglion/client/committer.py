@@ -20,7 +20,8 @@ from ganglion.client.flow import Emit, Flow, UnaryCall, call_rpc, open_stream, r
 from ganglion.client.node_api import NodeApi
 from ganglion.client.options import GenerateOptions, generate_request
 from ganglion.client.rpcs import APPEND_IMAGE, CLOSE, GENERATE, TRUNCATE
-from ganglion.client.values import MAX_IMAGE_BYTES, Done, Image, ImageAppended, TokenEvent
+from ganglion.client.values import Done, Image, ImageAppended, TokenEvent
+from ganglion.core.attachments import MAX_ATTACHMENT_BYTES
 from ganglion.core.errors import GanglionError, InvalidRequest, InvalidValue, SessionNotFound
 from ganglion.core.request import PLACEHOLDER, Steering
 from ganglion.wire.salience import salience_pb2 as pb
@@ -200,8 +201,8 @@ class Committer:
 
     def append_image(self, image: Image) -> Flow[ImageAppended]:
         """Append an image."""
-        if len(image.data) > MAX_IMAGE_BYTES:
-            raise InvalidValue(f"The image is larger than {MAX_IMAGE_BYTES} bytes.", param="image")
+        if len(image.data) > MAX_ATTACHMENT_BYTES:
+            raise InvalidValue(f"The image is larger than {MAX_ATTACHMENT_BYTES} bytes.", param="image")
         session_id = yield from (self.confirmed_session() if self.committed.unsent else self.open_session())
         before = self.committed
         request = pb.AppendImageRequest(

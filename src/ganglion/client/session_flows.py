@@ -16,6 +16,7 @@ from ganglion.core.errors import (
     GanglionError,
     InvalidRequest,
     InvalidValue,
+    Overloaded,
     RateLimited,
     ServerError,
     SessionDrift,
@@ -259,5 +260,5 @@ class SessionFlows:
 
 def _is_refusal(error: GanglionError) -> bool:
     """Whether the error says that the node changed nothing and still holds what it held."""
-    is_ours = isinstance(error, InvalidRequest | RateLimited)
+    is_ours = isinstance(error, InvalidRequest | RateLimited | Overloaded)
     return is_ours and not isinstance(error, SessionNotFound | SessionDrift)

@@ -1,18 +1,18 @@
 """The client's values: chunks, images, events, results."""
 
 import mimetypes
+from binascii import Error, a2b_base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp
 from pathlib import Path
 from typing import ClassVar, Final, Literal
 
+from ganglion.core.attachments import MAX_ATTACHMENT_BYTES, media_type_of
 from ganglion.core.engine import ReadoutManifest
 from ganglion.core.errors import InvalidValue, ReadoutNotFound
 from ganglion.core.events import Alternative
 from ganglion.core.request import Steering
-
-MAX_IMAGE_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,19 +23,54 @@ class Image:
     mime: str = "image/png"
 
     @classmethod
-    def file(cls, path: str | Path) -> "Image":
-        """An image from a file, with the media type of its name."""
-        path = Path(path)
-        mime = mimetypes.guess_type(path.name)[0]
-        if mime is None or not mime.startswith("image/"):
+    def of(cls, source: str | Path | bytes) -> "Image":
+        """An image from a path, the bytes of a file, or a data URI; its media type is what its bytes say."""
+        match source:
+            case bytes():
+                return cls._of_bytes(source)
+            case str() if source[:5].lower() == "data:":
+                return cls._of_bytes(_data_of(source))
+            case _:
+                return cls.file(source)
+
+    @classmethod
+    def _of_bytes(cls, data: bytes) -> "Image":
+        media_type = media_type_of(data[:64])
+        if media_type is None or not media_type.startswith("image/"):
             raise InvalidValue(
-                f"Expected the name of an image file, found {path.name!r}.",
-                param="path",
-                hint="Image(data, mime) takes bytes of any name.",
+                "Expected an image, and the bytes are none that is known.", param="source", hint=_KINDS
             )
-        if path.stat().st_size > MAX_IMAGE_BYTES:
-            raise InvalidValue(f"{path.name!r} is larger than {MAX_IMAGE_BYTES} bytes.", param="path")
-        return cls(path.read_bytes(), mime)
+        return cls(data, media_type)
+
+    @classmethod
+    def file(cls, path: str | Path) -> "Image":
+        """An image from a file, with the media type of its bytes, or else of its name."""
+        path = Path(path)
+        if path.stat().st_size > MAX_ATTACHMENT_BYTES:
+            raise InvalidValue(f"{path.name!r} is larger than {MAX_ATTACHMENT_BYTES} bytes.", param="path")
+        data = path.read_bytes()
+        mime = media_type_of(data) or mimetypes.guess_type(path.name)[0]
+        if mime is None or not mime.startswith("image/"):
+            raise InvalidValue(f"{path.name!r} is no image that is known.", param="path", hint=_KINDS)
+        return cls(data, mime)
+
+
+_KINDS: Final = "PNG, JPEG, WebP, GIF and BMP are read."
+
+
+def _data_of(uri: str) -> bytes:
+    """The bytes of a data URI; raises InvalidValue where it is none in base64."""
+    head, comma, text = uri.partition(",")
+    if not comma or not head.lower().endswith(";base64"):
+        raise InvalidValue(
+            "Expected a data URI in base64.", param="source", hint="It looks like data:image/png;base64,...."
+        )
+    if len(text) > MAX_ATTACHMENT_BYTES * 2:
+        raise InvalidValue(f"The image is larger than {MAX_ATTACHMENT_BYTES} bytes.", param="source")
+    try:
+        return a2b_base64(text, strict_mode=True)
+    except (Error, ValueError) as error:
+        raise InvalidValue(f"The data URI is not base64: {error}.", param="source") from None
 
 
 Chunk = str | Sequence[int] | Image

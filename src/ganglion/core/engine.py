@@ -274,8 +274,11 @@ class SessionEngine(Protocol):
     async def load_kv(self, model: str, salt: str, tokens: tuple[int, ...], state: bytes) -> int:
         """Put KV into the cache; returns of how many leading tokens, 0 where it is not this model's."""
 
-    async def place_image(self, model: str, data: bytes, mime: str) -> PlacedImage:
-        """Decode an image and say what it takes; raises VisionUnsupported where the model does not see."""
+    async def place_image(self, model: str, data: bytes, mime: str, *, tenant: str = "") -> PlacedImage:
+        """Decode an image and say what it takes; raises VisionUnsupported where the model does not see.
+
+        Tenants take turns.
+        """
 
 
 class TokenEngine(Protocol):

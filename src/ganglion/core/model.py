@@ -9,6 +9,24 @@ Pooling = Literal["none", "mean", "cls", "last", "rank"]
 
 
 @dataclass(frozen=True, slots=True)
+class ProjectorFacts:
+    """A file beside a model's own that turns pictures or sounds into rows of its embeddings."""
+
+    path: str
+    size_bytes: int
+    kind: str
+    sees: bool
+    hears: bool
+    width: int = 0
+    """How many values a row has, 0 where the file does not say; the model's embeddings have as many."""
+
+    @property
+    def senses(self) -> tuple[str, ...]:
+        """What it adds to a model's capabilities."""
+        return (*(("vision",) if self.sees else ()), *(("audio",) if self.hears else ()))
+
+
+@dataclass(frozen=True, slots=True)
 class ModelFacts:
     """A model's own description: enough to plan its memory, render its prompts and fill its defaults."""
 
@@ -37,6 +55,9 @@ class ModelFacts:
     """How wide the residual stream is, 0 where the file does not say."""
     block_bytes: tuple[int, ...] = ()
     """The bytes of each layer's weights, where the file says; the rest are embeddings and the output."""
+
+    projector: ProjectorFacts | None = None
+    """What it sees and hears with."""
 
     @property
     def can_generate(self) -> bool:

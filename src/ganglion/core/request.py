@@ -36,6 +36,25 @@ class ToolCall:
     arguments: str
 
 
+ImageDetail = Literal["auto", "low", "high", "original"]
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A picture or a sound in a message: the bytes of its file, and where it stands in the text."""
+
+    data: bytes = field(repr=False)
+    at: int
+    """How many characters of the message's content stand before it."""
+    kind: Literal["image", "audio"] = "image"
+    path: str = field(default="", compare=False)
+    """Where its body names it, for errors."""
+    url: str = ""
+    """Where its file is while nobody has fetched it; there is no data until then."""
+    detail: ImageDetail = "auto"
+    """How closely its client wants it looked at: a wish, which a model with one resolution passes over."""
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """One turn of a conversation; an assistant's earlier reasoning and calls travel beside its content."""
@@ -46,6 +65,8 @@ class Message:
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
+    attachments: tuple[Attachment, ...] = ()
+    """In the order of their places; several at one place follow each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +261,8 @@ class ImageBlock:
     start: int
     count: int
     digest: str
+    data: bytes = field(default=b"", repr=False)
+    """The bytes of its file, for an engine that no longer has what it made of them."""
 
 
 PLACEHOLDER = -1

@@ -19,20 +19,26 @@ LENGTH_PREFIX: Final = struct.Struct("<I")
 READY: Final = b"\x06"
 """The first byte that a child writes, once it can be asked."""
 
+_STANDARD_STREAMS: Final = 3
+"""The descriptors that every process has: as a limit, there is none for anything else."""
+
 Answer = Callable[[bytes], Iterable[bytes]]
 """The frames that answer one frame."""
 
 
-def serve(prepare: Callable[[list[str]], Answer]) -> None:
+def serve(prepare: Callable[[list[str]], Answer], *, is_sealed: bool = False) -> None:
     """Answer each frame on stdin with frames on stdout until stdin ends.
 
     `prepare` is given the arguments of the command, and what it allocates is on top of the memory limit. An
-    answer that takes more processor time than it may ends the process.
+    answer that takes more processor time than it may ends the process. A sealed child opens no file and no
+    socket once it is prepared, so that it must have imported everything by then.
     """
     memory_bytes, cpu_s, niceness = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
     os.nice(niceness)
     answer = prepare(sys.argv[4:])
     confine(memory_bytes)
+    if is_sealed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_STANDARD_STREAMS, _STANDARD_STREAMS))
     try:
         _answer_frames(answer, sys.stdin.buffer, sys.stdout.buffer, cpu_s)
     except BrokenPipeError:

@@ -43,6 +43,8 @@ class EngineSettings(Struct, frozen=True):
     hang_s: Restart a worker that has work and takes no step for so many seconds.
     chat_template: A Jinja file, or the template itself, in place of the model's own; left out, the model's
         own, else ChatML.
+    mmproj: The projector that lets a GGUF model see or hear; left out, the one beside the model; `none` loads
+        it for text alone.
     converter_python: A Python with torch and transformers, to convert Hugging Face checkpoints for an engine
         that does not read them; left out, that of an installed engine.
     concepts: Concept packs to read out and to steer by: files, or names of those in the home folder's
@@ -67,6 +69,7 @@ class EngineSettings(Struct, frozen=True):
     is_recast: bool = field(default=True, name="recast")
     hang_s: Annotated[float, Meta(gt=0)] = WorkerLimits().hang_s
     chat_template: str | None = None
+    mmproj: str | None = None
     converter_python: str | None = None
     concepts: tuple[str, ...] = ()
     vllm: VllmSettings = VllmSettings()

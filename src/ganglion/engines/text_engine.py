@@ -1,11 +1,12 @@
 """Chat over tokens: template and tokenizer in front of a token engine, parts behind it."""
 
 import uuid
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import assert_never
 
+from ganglion.core.attachments import attachments_of, check_attachments
 from ganglion.core.delivery import Room, Sink, give, pulled, run_into
 from ganglion.core.engine import ReadPrompt, TokenEngine
 from ganglion.core.errors import (
@@ -18,6 +19,7 @@ from ganglion.core.events import Event, Failed, Finished, Pieces, Progress, Scor
 from ganglion.core.model import ModelFacts
 from ganglion.core.request import (
     ChatPrompt,
+    ImageBlock,
     Prompt,
     Request,
     TextPrompt,
@@ -27,7 +29,9 @@ from ganglion.core.request import (
     salt_of,
 )
 from ganglion.core.sampling import resolve
+from ganglion.engines.images.placing import cut_before, is_wave, with_images
 from ganglion.engines.prompt_checks import check_tokens, fitted
+from ganglion.engines.rendering.image_marks import SplitText, has_all, marked, split
 from ganglion.engines.rendering.renderer import Renderer
 from ganglion.engines.supervision.ipc import SpecialTokens
 from ganglion.text.constraint import compose
@@ -36,6 +40,9 @@ from ganglion.text.parts import CallRules, PartSplitter
 from ganglion.text.tools.families import ToolFamily, callable_tools
 from ganglion.text.tools.families import family_of as tool_family_of
 from ganglion.text.tools.tool_grammar import tool_call_grammar
+
+PlaceFile = Callable[[bytes, str], Awaitable[ImageBlock]]
+"""From a file and its tenant to what it becomes."""
 
 
 async def control_ids(tokens: TokenEngine, markers: Iterable[str]) -> dict[str, int]:
@@ -71,8 +78,17 @@ class TextEngine:
         context: int,
         chat_template: str | None,
         special_tokens: Callable[[], SpecialTokens] = SpecialTokens,
+        place: PlaceFile | None = None,
+        senses: tuple[str, ...] = (),
     ) -> None:
-        """`special_tokens` gives the vocabulary's own, once the model is loaded."""
+        """`special_tokens` gives the vocabulary's own, once the model is loaded.
+
+        `place` says what an image becomes, where the engine takes any: `senses` say of which kinds.
+        """
+        self._place = place
+        self._senses = senses
+        self._is_typed = False
+        """Whether the template wants contents as lists of parts, as was seen with an image."""
         self._special_tokens = special_tokens
         self._model_id = model_id
         self._tokens = tokens
@@ -140,11 +156,9 @@ class TextEngine:
         prompt = request.prompt
         if isinstance(prompt, ChatPrompt):
             text = await self._render(prompt, request.tenant)
-            tokens = await self._tokens.tokenize(
-                text, add_special=False, parse_special=True, tenant=request.tenant
-            )
-            return ReadPrompt(tokens, text)
-        tokens, _ = await self._tokenize(prompt, request.tenant, most=None)
+            tokens, _ = await self._tokenize_around(text, request.tenant, most=None)
+            return ReadPrompt(tokens, text.shown)
+        tokens, _, _ = await self._tokenize(prompt, request.tenant, most=None)
         return ReadPrompt(tokens, prompt.text if isinstance(prompt, TextPrompt) else None)
 
     async def _prepare(self, request: Request) -> tuple[TokenRequest, bool]:
@@ -152,10 +166,12 @@ class TextEngine:
         self._check_tokens(request)
         # What is cut to fit may be of any length.
         most = self._context if request.truncate_prompt is None else None
-        tokens, is_open = await self._tokenize(request.prompt, request.tenant, most=most)
+        tokens, images, is_open = await self._tokenize(request.prompt, request.tenant, most=most)
         if not tokens:
             raise InvalidValue("The prompt is empty; give it at least one token.", param="prompt")
-        tokens, max_tokens = fitted(tokens, request, self._context)
+        kept, max_tokens = fitted(tokens, request, self._context)
+        if len(kept) < len(tokens):
+            tokens, images = cut_before(tokens, images, len(kept))
         prepared = TokenRequest(
             id=request.id,
             tokens=tokens,
@@ -171,6 +187,7 @@ class TextEngine:
             readout=((len(tokens), None),) if request.wants_readout else (),
             steering=request.steering,
             wants_token_ids=request.wants_token_ids,
+            images=images,
         )
         return prepared, is_open
 
@@ -202,17 +219,15 @@ class TextEngine:
 
     async def _tokenize(
         self, prompt: Prompt, tenant: str, *, most: int | None
-    ) -> tuple[tuple[int, ...], bool]:
+    ) -> tuple[tuple[int, ...], tuple[ImageBlock, ...], bool]:
+        """The tokens, the images among them, and whether they leave a reasoning block open."""
         match prompt:
             case ChatPrompt():
                 text = await self._render(prompt, tenant)
-                # The template writes the special tokens itself, so they are read from the text and not added.
-                tokens = await self._tokens.tokenize(
-                    text, add_special=False, parse_special=True, tenant=tenant, most=most
-                )
-                return tokens, opens_reasoning(text, self._family)
+                tokens, images = await self._tokenize_around(text, tenant, most=most)
+                return tokens, images, opens_reasoning(text.shown, self._family)
             case TextPrompt(text=text, suffix=suffix) if suffix is not None:
-                return await self._fill_in(text, suffix, tenant, most=most), False
+                return await self._fill_in(text, suffix, tenant, most=most), (), False
             case TextPrompt(text=text):
                 tokens = await self._tokens.tokenize(
                     text,
@@ -221,17 +236,77 @@ class TextEngine:
                     tenant=tenant,
                     most=most,
                 )
-                return tokens, False
+                return tokens, (), False
             case TokenPrompt(tokens=tokens):
-                return tokens, False
+                return tokens, (), False
             case _:
                 assert_never(prompt)
 
-    async def _render(self, prompt: ChatPrompt, tenant: str) -> str:
+    async def _tokenize_around(
+        self, text: SplitText, tenant: str, *, most: int | None
+    ) -> tuple[tuple[int, ...], tuple[ImageBlock, ...]]:
+        """The tokens of a rendered prompt, with placeholders where its images are."""
+        # The template writes the special tokens itself, so they are read from the text and not added.
+        pieces = [
+            await self._tokens.tokenize(
+                piece, add_special=False, parse_special=True, tenant=tenant, most=most
+            )
+            if piece
+            else ()
+            for piece in text.pieces
+        ]
+        images: list[ImageBlock] = []
+        for attachment in text.attachments:
+            assert self._place is not None
+            try:
+                images.append(await self._place(attachment.data, tenant))
+            except InvalidValue as error:
+                raise InvalidValue(
+                    error.message, param=attachment.path or "messages", hint=error.hint
+                ) from error
+        return with_images(pieces, images)
+
+    async def _render(self, prompt: ChatPrompt, tenant: str) -> SplitText:
+        self._check_attachments(prompt)
+        plain = marked(prompt)
+        text = None
+        if not (self._is_typed and plain.marks):
+            try:
+                text = await self._fill(plain.prompt, tenant)
+            except InvalidValue:
+                if not plain.marks:
+                    raise
+        if text is None or not has_all(text, plain):
+            # Templates that read contents as lists of parts show nothing of a plain one, or refuse it.
+            typed = await self._fill(plain.prompt, tenant, is_typed=True)
+            self._is_typed = self._is_typed or has_all(typed, plain)
+            text = typed if has_all(typed, plain) or text is None else text
+        return split(text, plain)
+
+    async def _fill(self, prompt: ChatPrompt, tenant: str, *, is_typed: bool = False) -> str:
         facts = self._facts
         return await self._renderer.render(
-            self._template, prompt, bos_token=facts.bos_token, eos_token=facts.eos_token, tenant=tenant
+            self._template,
+            prompt,
+            bos_token=facts.bos_token,
+            eos_token=facts.eos_token,
+            tenant=tenant,
+            is_typed=is_typed,
         )
+
+    def _check_attachments(self, prompt: ChatPrompt) -> None:
+        """Raise for what the model cannot take, before anything of it is read."""
+        attachments = attachments_of(prompt)
+        if not attachments:
+            return
+        check_attachments(prompt, self._model_id, self._senses)
+        for each in attachments:
+            if (each.kind == "audio") != is_wave(each.data):
+                raise InvalidValue(
+                    "A sound must be WAV, and an image none.",
+                    param=each.path or "messages",
+                    hint="Send sounds as WAV with PCM samples, images as PNG, JPEG, WebP, GIF or BMP.",
+                )
 
     async def _fill_in(self, text: str, suffix: str, tenant: str, *, most: int | None) -> tuple[int, ...]:
         """The prompt for the text between two others, in the vocabulary's own special tokens."""

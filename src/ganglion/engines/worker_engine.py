@@ -24,7 +24,8 @@ from ganglion.core.errors import (
 )
 from ganglion.core.events import Event, Failed, Started, TokenEvent
 from ganglion.core.model import ModelFacts
-from ganglion.core.request import Request, TokenRequest
+from ganglion.core.request import PLACEHOLDER, ImageBlock, Request, TokenRequest
+from ganglion.engines.images.placing import before_images, checked_blocks
 from ganglion.engines.prompt_checks import bounded, check_tokens
 from ganglion.engines.rendering.renderer import Renderer
 from ganglion.engines.settings import EngineSettings
@@ -38,10 +39,21 @@ class WorkerEngine:
     """One model, served by one worker process; the engines that have workers derive from it."""
 
     def __init__(
-        self, facts: ModelFacts, settings: EngineSettings, tokens: WorkerTokens, *, context: int, limit: int
+        self,
+        facts: ModelFacts,
+        settings: EngineSettings,
+        tokens: WorkerTokens,
+        *,
+        context: int,
+        limit: int,
+        senses: tuple[str, ...] = (),
     ) -> None:
-        """`limit` is how many requests the model takes at once, running or waiting."""
+        """`limit` is how many requests the model takes at once, running or waiting.
+
+        `senses` are the capabilities by which it takes files.
+        """
         self._facts = facts
+        self._senses = senses
         self._settings = settings
         self._context = context
         self._limit = limit
@@ -57,6 +69,8 @@ class WorkerEngine:
             context=context,
             chat_template=settings.chat_template,
             special_tokens=lambda: tokens.ready.special_tokens,
+            place=self._place if senses else None,
+            senses=senses,
         )
         if context > facts.context_length > 0:
             _logger.warning(
@@ -201,6 +215,9 @@ class WorkerEngine:
             end_ids=tuple(special.ends),
         )
 
+    async def _place(self, data: bytes, tenant: str) -> ImageBlock:
+        return await self.tokens.place(data, tenant=tenant)
+
     def _check(self, model: str, tokens: tuple[int, ...] = ()) -> None:
         if model != self._settings.model_id:
             raise ModelNotFound(model)
@@ -212,7 +229,7 @@ class WorkerEngine:
     async def continue_tokens(self, model: str, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         """Run a token list, inside the limits of the model."""
         try:
-            self._check(model, request.tokens)
+            self._check_list(model, request)
             if (refusal := self._refusal()) is not None:
                 raise refusal
             request = bounded(request, self._context)
@@ -227,22 +244,46 @@ class WorkerEngine:
         finally:
             self._in_flight -= 1
 
+    def _check_list(self, model: str, request: TokenRequest) -> None:
+        if not request.images:
+            self._check(model, request.tokens)
+            return
+        self._check(model)
+        self._check_sight(model)
+        checked_blocks(request.tokens, request.images)
+        check_tokens(
+            (token for token in request.tokens if token != PLACEHOLDER),
+            self._facts.vocabulary_size,
+            "tokens",
+        )
+
+    def _check_sight(self, model: str) -> None:
+        if not self._senses:
+            raise VisionUnsupported(
+                f"The model {model!r} reads text and no images.",
+                param="data",
+                hint="Describe the image in words, or name a model that sees.",
+                extras={"model": model, "suggestion": None},
+            )
+
     async def save_kv(self, model: str, salt: str, tokens: tuple[int, ...]) -> bytes:
-        """The KV that is cached of some tokens."""
+        """The KV that is cached of some tokens, up to the first image."""
+        tokens = before_images(tokens)
         self._check(model, tokens)
         return await self.tokens.save_kv(salt, tokens)
 
     async def load_kv(self, model: str, salt: str, tokens: tuple[int, ...], state: bytes) -> int:
-        """Put saved KV into the cache."""
+        """Put saved KV into the cache, up to the first image."""
+        tokens = before_images(tokens)
         self._check(model, tokens)
         return await self.tokens.load_kv(salt, tokens, state)
 
-    async def place_image(self, model: str, data: bytes, mime: str) -> PlacedImage:
-        """No model of this engine sees yet."""
+    async def place_image(self, model: str, data: bytes, mime: str, *, tenant: str = "") -> PlacedImage:
+        """What an image takes in a token list."""
         self._check(model)
-        raise VisionUnsupported(
-            f"The model {model!r} reads text and no images.",
-            param="data",
-            hint="Describe the image in words, or name a model that sees.",
-            extras={"model": model, "suggestion": None},
-        )
+        self._check_sight(model)
+        if (refusal := self._refusal()) is not None:
+            raise refusal
+        with self._counted():
+            block = await self.tokens.place(data, tenant=tenant)
+        return PlacedImage(block.count, block.digest)

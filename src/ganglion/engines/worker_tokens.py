@@ -9,8 +9,11 @@ import logging
 from array import array
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
+from hashlib import sha256
 from time import monotonic
 from typing import Final
+
+import msgspec
 
 from ganglion.core.delivery import Room, Sink, give, pulled
 from ganglion.core.engine import ReadoutManifest
@@ -40,7 +43,8 @@ from ganglion.core.events import (
     Usage,
 )
 from ganglion.core.model import WorkerLoad
-from ganglion.core.request import TokenRequest, tenant_of
+from ganglion.core.request import ImageBlock, TokenRequest, tenant_of
+from ganglion.engines.images.placing import ImagePlacer, PlacedTokens, in_key
 from ganglion.engines.resources import ResidentMemory
 from ganglion.engines.steering_check import check_steering, salt_covers_steering
 from ganglion.engines.supervision.connection import IDLE, Connection
@@ -49,12 +53,14 @@ from ganglion.engines.supervision.ipc import (
     Detokenize,
     Detokenized,
     Embed,
+    ImagePlaced,
     KvLoaded,
     KvSaved,
     LoadKv,
     MeasurePieces,
     PieceRecord,
     PiecesMeasured,
+    PlaceImage,
     SaveKv,
     SequenceEnd,
     SequenceUpdate,
@@ -109,11 +115,13 @@ class WorkerTokens:
         keep_s: float = 0.0,
         is_deterministic: bool = False,
         has_children: bool = False,
+        images: ImagePlacer | None = None,
     ) -> None:
         """`limit` is how many requests the model takes at once, running or waiting.
 
         `check` raises what the engine cannot do for a request. A worker that ends is given `keep_s` to keep
         its hot prefixes; `has_children` says whether it has processes of its own, whose memory counts.
+        `images` are there for a model that sees or hears.
         """
         self._model_id = model_id
         self.supervisor = supervisor
@@ -126,6 +134,7 @@ class WorkerTokens:
         self.queue = IsolationQueue(2 * limit, Suspects(), has_second=lambda: self.second.is_available)
         self.ready = WorkerReady(vocabulary_size, 0.0)
         """What the worker said of the model when it had loaded it."""
+        self._images = images
         self._floor: TokenFloor | None = None
         self._measuring = asyncio.Lock()
         self._resident = ResidentMemory(has_children=has_children)
@@ -224,6 +233,19 @@ class WorkerTokens:
         frame = Embed(connection.new_id(), [list(each) for each in inputs], is_normalized, tenant)
         return tuple((await connection.ask(frame, Vectors, released)).vectors)
 
+    async def place(self, data: bytes, *, tenant: str = "") -> ImageBlock:
+        """What an image's or a sound's file becomes in a token list, for a model that takes such."""
+        assert self._images is not None
+        key = key_of_tokens(tenant, array("B", sha256(data).digest()))
+
+        async def ask(frame: PlaceImage) -> ImagePlaced:
+            connection, released = await self._enter(key)
+            return await connection.ask(
+                msgspec.structs.replace(frame, id=connection.new_id()), ImagePlaced, released
+            )
+
+        return await self._images.place(data, ask, tenant=tenant)
+
     async def save_kv(self, salt: str, tokens: tuple[int, ...]) -> bytes:
         """The KV that is cached of some tokens."""
         connection, released = await self._enter(key_of_tokens(salt, tokens))
@@ -256,13 +278,43 @@ class WorkerTokens:
                     param="readout",
                     hint="Start it with --concepts PACK, or leave the readout out.",
                 )
-            connection, admission = await self._admitted(key_of_tokens(request.salt, request.tokens))
-            submit = _submit_frame(connection.new_id(), request, is_deterministic=self._is_deterministic)
+            key = key_of_tokens(request.salt, in_key(request.tokens, request.images))
+            connection, admission = await self._admitted(key)
+            tokens = PlacedTokens(request.tokens, ())
+            if request.images:
+                tokens = await self._with_images(request, connection, admission)
+            submit = _submit_frame(
+                connection.new_id(), request, tokens, is_deterministic=self._is_deterministic
+            )
             decoder = _UpdateDecoder(len(request.tokens), sink)
             admission.interruptible(partial(connection.interrupt, submit.id, _interrupted()))
             await connection.run(submit, decoder.feed, partial(self._leave, admission))
         except GanglionError as error:
             await give(sink, Failed(error))
+
+    async def _with_images(
+        self, request: TokenRequest, connection: Connection, admission: WorkerAdmission
+    ) -> PlacedTokens:
+        """The request's tokens for a worker that has its images; else what it was let in for is over."""
+        outcome: Outcome = "abandoned"
+
+        def note(end: Outcome) -> None:
+            nonlocal outcome
+            outcome = end if end != "completed" else outcome
+
+        async def ask(frame: PlaceImage) -> ImagePlaced:
+            return await connection.ask(
+                msgspec.structs.replace(frame, id=connection.new_id()), ImagePlaced, note
+            )
+
+        assert self._images is not None
+        try:
+            return await self._images.substitute(
+                request.tokens, request.images, ask, tenant=tenant_of(request.salt)
+            )
+        except BaseException:
+            self._leave(admission, outcome)
+            raise
 
     async def _enter(self, key: PromptKey) -> tuple[Connection, OnReleased]:
         """A worker to ask, and what to call once the worker has let go of what is done with it."""
@@ -308,11 +360,14 @@ def _interrupted() -> ModelRecovering:
 _REASONS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length"}
 
 
-def _submit_frame(number: int, request: TokenRequest, *, is_deterministic: bool) -> Submit:
+def _submit_frame(
+    number: int, request: TokenRequest, placed: PlacedTokens, *, is_deterministic: bool
+) -> Submit:
     """A request as the worker takes it, under a number of its own."""
     return Submit(
         id=number,
-        tokens=list(request.tokens),
+        tokens=list(placed.tokens),
+        images=list(placed.images),
         max_tokens=request.max_tokens,
         sampling=request.sampling,
         stop=request.stop,

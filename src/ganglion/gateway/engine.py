@@ -10,6 +10,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Final, TypeVar
 
+from ganglion.core.attachments import attachments_of
 from ganglion.core.engine import (
     Embedded,
     EmbedRequest,
@@ -98,7 +99,12 @@ class FleetEngine:
             return
         affinity = _affinity(request)
         failover = self._failover(
-            request.model, TRANSLATION_WIRE, affinity, lambda: self._suspicion(request), tenant=request.tenant
+            request.model,
+            TRANSLATION_WIRE,
+            affinity,
+            lambda: self._suspicion(request),
+            tenant=request.tenant,
+            has_images=_has_images(request),
         )
         while True:
             try:
@@ -154,7 +160,8 @@ class FleetEngine:
 
     async def read(self, request: Request) -> ReadPrompt:
         """The prompt as the model's own server reads it."""
-        return await self._whole(request.model, PROMPT_WIRE, partial(self._calls.read, request=request))
+        call = partial(self._calls.read, request=request)
+        return await self._whole(request.model, PROMPT_WIRE, call, has_images=_has_images(request))
 
     async def detokenize(self, model: str, tokens: tuple[int, ...], *, tenant: str = "") -> str:
         """Ids to text."""
@@ -177,9 +184,9 @@ class FleetEngine:
         """The ranking of a node that ranks."""
         return await self._whole(request.model, RERANK_WIRE, partial(self._calls.rank, request=request))
 
-    async def _whole(self, model: str, wire: Wire, call: _NodeCall[_T]) -> _T:
+    async def _whole(self, model: str, wire: Wire, call: _NodeCall[_T], *, has_images: bool = False) -> _T:
         """One call under the same rules as an answer; raises the last node's error."""
-        failover = self._failover(model, wire)
+        failover = self._failover(model, wire, has_images=has_images)
         outcome: NodeOutcome
         while True:
             chosen = await failover.next()
@@ -209,8 +216,9 @@ class FleetEngine:
         suspicion: Callable[[], Suspicion] = lambda: Suspicion.NONE,
         *,
         tenant: str = "",
+        has_images: bool = False,
     ) -> Failover:
-        request = RoutingRequest(model, wire, affinity, tenant=tenant)
+        request = RoutingRequest(model, wire, affinity, tenant=tenant, has_images=has_images)
         return Failover(
             self._fleet, self._chooser, self._loader, request, probe_now=self._probe_now, suspicion=suspicion
         )
@@ -238,14 +246,19 @@ class _HeldEvents:
         return self._events if self.has_begun else ()
 
 
-def _beginning(prompt: ChatPrompt) -> list[str]:
+def _beginning(prompt: ChatPrompt) -> list[str | bytes]:
     """The messages up to the first of the user's: different in each conversation, the same at each turn."""
-    begun: list[str] = []
+    begun: list[str | bytes] = []
     for message in prompt.messages[:_MAX_PREFIX_MESSAGES]:
         begun.append(f"{message.role} {message.content}")
+        begun += [each.data or each.url for each in message.attachments]
         if message.role == "user":
             break
     return begun
+
+
+def _has_images(request: Request) -> bool:
+    return any(each.kind == "image" for each in attachments_of(request.prompt))
 
 
 def _suspect(request: Request) -> tuple[str, bytes, bytes]:
@@ -263,5 +276,6 @@ def _affinity(request: Request) -> str:
     if request.affinity:
         return affinity_of(request.tenant, request.model, request.affinity)
     if isinstance(prompt, ChatPrompt):
-        return affinity_of(request.tenant, request.model, *_beginning(prompt))
+        has_images = bool(attachments_of(prompt))
+        return affinity_of(request.tenant, request.model, *_beginning(prompt), has_images=has_images)
     return affinity_of(request.tenant, request.model, prompt.text if isinstance(prompt, TextPrompt) else "")

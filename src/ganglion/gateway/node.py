@@ -35,6 +35,8 @@ class NodeSpec:
     cool_down_s: float = 10.0
     models: frozenset[str] | None = None
     """Only these of the models that it lists; None for all."""
+    vision: frozenset[str] = frozenset()
+    """Models of a foreign server that take images, `*` for all."""
     epoch: int | None = None
     """Of the lease of a node that joined; None where it was declared."""
     grpc: str | None = None

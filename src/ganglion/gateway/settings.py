@@ -54,6 +54,7 @@ class DeclaredNode(Struct, frozen=True, forbid_unknown_fields=True):
     wires: What a server of another kind speaks; left out, chat, completions and embeddings. Other wires are
         translated.
     models: Only these of the models that it lists.
+    vision: Models of a server of another kind that take images, `*` for all that it lists.
     max_in_flight: Requests that the gateway has running there at once.
     cool_down_after: Failures in a row after which it gets no requests for a while.
     cool_down_s: How long that is, in seconds.
@@ -66,6 +67,7 @@ class DeclaredNode(Struct, frozen=True, forbid_unknown_fields=True):
     key_file: Annotated[str, Meta(extra={"is_relative_to_file": True})] | None = None
     wires: tuple[ForeignWire, ...] | None = None
     models: tuple[str, ...] | None = None
+    vision: tuple[str, ...] = ()
     max_in_flight: Annotated[int, Meta(ge=1)] | None = None
     cool_down_after: Annotated[int, Meta(ge=1)] = 3
     cool_down_s: Annotated[float, Meta(ge=0)] = 10.0

@@ -9,6 +9,7 @@ comes from elsewhere. Sharing is part of attach. Which slot it is, and what make
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
+from ganglion.scheduler.pictures import Pictures
 from ganglion.scheduler.prefix import BLOCK, LEAST, Digests
 from ganglion.scheduler.prefix_catalogue import KvEntry, PrefixCatalogue, SequenceId
 from ganglion.scheduler.slot_table import SHARE_FROM, PoolShape, SlotTable
@@ -79,14 +80,18 @@ class KvPool:
         self._moves.clear()
         return moves
 
-    def reusable(self, salt: str, tokens: Tokens[int], chain: Digests, limit: int) -> int:
+    def reusable(
+        self, salt: str, tokens: Tokens[int], chain: Digests, limit: int, *, pictures: Pictures = ()
+    ) -> int:
         """How many leading tokens, of `limit` at most, are cached somewhere."""
-        match = self._catalogue.match(salt, tokens, chain, limit)
+        match = self._catalogue.match(salt, tokens, chain, limit, pictures=pictures)
         return 0 if match is None else match[1]
 
-    def find(self, salt: str, tokens: Tokens[int], chain: Digests) -> tuple[Slot | BlobId, int] | None:
+    def find(
+        self, salt: str, tokens: Tokens[int], chain: Digests, pictures: Pictures = ()
+    ) -> tuple[Slot | BlobId, int] | None:
         """Where the longest cached prefix of some tokens lies once all moves are done, and its length."""
-        match = self._catalogue.match(salt, tokens, chain, len(tokens))
+        match = self._catalogue.match(salt, tokens, chain, len(tokens), pictures=pictures)
         return None if match is None else (match[0].source, match[1])
 
     def hot(self) -> tuple[HotPrefix, ...]:
@@ -122,6 +127,7 @@ class KvPool:
         *,
         limit: int,
         exact_grain: int | None = None,
+        pictures: Pictures = (),
     ) -> int | None:
         """Give a sequence a slot with room for `room` tokens; returns how many of its tokens it reuses.
 
@@ -135,7 +141,7 @@ class KvPool:
         def is_usable(entry: KvEntry) -> bool:
             return self._is_usable(entry, is_private=is_private)
 
-        match = self._catalogue.match(salt, tokens, chain, limit, is_usable=is_usable)
+        match = self._catalogue.match(salt, tokens, chain, limit, is_usable=is_usable, pictures=pictures)
         entry = None
         if match is not None and exact_grain is not None:
             match = self._at_grain(*match, exact_grain)
@@ -240,15 +246,24 @@ class KvPool:
         self._table.is_shared_locked = False
 
     def waits_for_shared_context(
-        self, salt: str, tokens: Tokens[int], chain: Digests, room: int, limit: int
+        self,
+        salt: str,
+        tokens: Tokens[int],
+        chain: Digests,
+        room: int,
+        limit: int,
+        *,
+        pictures: Pictures = (),
     ) -> bool:
         """Whether a sequence waits for the shared context: it must live there, or much of it is there."""
         if not self._table.is_shared_locked:
             return False
         if not self._table.fits_private(room):
             return True
-        best = self._catalogue.match(salt, tokens, chain, limit)
-        other = self._catalogue.match(salt, tokens, chain, limit, is_usable=self._is_outside)
+        best = self._catalogue.match(salt, tokens, chain, limit, pictures=pictures)
+        other = self._catalogue.match(
+            salt, tokens, chain, limit, is_usable=self._is_outside, pictures=pictures
+        )
         return best is not None and best[1] >= (other[1] if other is not None else 0) + SHARE_FROM
 
     def is_stuck(self, sequence: SequenceId, count: int) -> bool:

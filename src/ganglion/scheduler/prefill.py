@@ -2,6 +2,7 @@
 
 from ganglion.scheduler.batch_cut import BatchCut
 from ganglion.scheduler.pace import Pace
+from ganglion.scheduler.pictures import picture_at
 from ganglion.scheduler.pool import KvPool
 from ganglion.scheduler.sequence import Sequence
 from ganglion.scheduler.spans import end_of
@@ -30,27 +31,38 @@ class Prefill:
         held = self._pool.held(sequence.id)
         return self._pace.work(len(sequence.tokens) - held, held)
 
+    def can_go_on(self, sequence: Sequence) -> bool:
+        """Whether what comes next of a sequence is there: a picture may still be on its way."""
+        return not sequence.pictures or sequence.stretch(self._pool.held(sequence.id)) > 0
+
     def batch(self, pending: list[Sequence], budget: float, largest: int) -> PrefillPlan:
         """What the first of some prompts and those after it in its group contribute.
 
         Sequences of one batch run side by side only as far as they are equally long, so only the first is
-        ever cut.
+        ever cut, but for where a picture begins or ends.
         """
         first = pending[0]
         group = self.group(first)
         held = self._pool.held(first.id)
-        missing = len(first.tokens) - held
+        missing = first.stretch(held)
+        picture = picture_at(first.pictures, held)
+        if picture is not None and picture.is_whole:
+            return [(first, missing)], group
         if first.is_scored:
             # Whatever the clock and the others say: see `batch_cut.py`.
             return [(first, self._within_rows(first, self._exact_cut.count(held, missing)))], group
         plan = [(first, self._pace.part(budget, held, missing, largest))]
         room = largest - plan[0][1]
-        budget -= self.cost(first)
+        budget -= self._pace.work(missing, held)
         for sequence in pending[1:]:
             if self.group(sequence) != group or sequence.is_scored:
                 continue
-            count = len(sequence.tokens) - self._pool.held(sequence.id)
-            cost = self.cost(sequence)
+            start = self._pool.held(sequence.id)
+            other = picture_at(sequence.pictures, start)
+            if (other is None) != (picture is None) or (other is not None and other.is_whole):
+                continue
+            count = sequence.stretch(start)
+            cost = self._pace.work(count, start)
             if cost > budget or count > room:
                 break
             plan.append((sequence, count))
@@ -66,7 +78,10 @@ class Prefill:
         """
         most = self._pace.largest_chunk
         held = self._pool.held(sequence.id)
-        count = min(len(sequence.tokens) - held, most - held % most)
+        picture = picture_at(sequence.pictures, held)
+        count = sequence.stretch(held)
+        if picture is None or not picture.is_whole:
+            count = min(count, most - held % most)
         return [(sequence, self._within_rows(sequence, count))], self.group(sequence)
 
     def _within_rows(self, sequence: Sequence, count: int) -> int:

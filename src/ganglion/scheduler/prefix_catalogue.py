@@ -7,6 +7,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
+from ganglion.scheduler.pictures import Pictures, outside
 from ganglion.scheduler.prefix import (
     BLOCK,
     LEAST,
@@ -87,14 +88,18 @@ class PrefixCatalogue:
         limit: int,
         *,
         is_usable: Callable[[KvEntry], bool] | None = None,
+        pictures: Pictures = (),
     ) -> tuple[KvEntry, int] | None:
-        """The entry to reuse and how much of it, which is `limit` at most: the rest is run for its logits."""
+        """The entry to reuse and how much of it, which is `limit` at most: the rest is run for its logits.
+
+        It ends in none of the `pictures`.
+        """
         best: tuple[KvEntry, int] | None = None
         for key in self._index.nominate(chain):
             entry = self._entries[key]
             if is_usable is not None and not is_usable(entry):
                 continue
-            length = min(common_length(tokens, entry.tokens), limit)
+            length = outside(pictures, min(common_length(tokens, entry.tokens), limit))
             if entry.salt != salt or not _is_worth_reusing(entry, length):
                 continue
             if not self._can_trim and (length != len(entry.tokens) or entry.owner is not None):

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from ganglion.scheduler.batch_cut import BY_TILES, BatchCut
 from ganglion.scheduler.pace import Pace
+from ganglion.scheduler.pictures import Pictures
 from ganglion.scheduler.pool import KvPool
 from ganglion.scheduler.prefill import Prefill, PrefillPlan
 from ganglion.scheduler.prefix import BLOCK, common_blocks, covered
@@ -148,6 +149,13 @@ class Scheduler:
             computed = sequence.tokens[chunk.start : chunk.start + chunk.count]
             self._pool.extend(sequence.id, computed, None if step.is_decode else sequence.chain)
 
+    def awaits(self, sequence: Sequence) -> Pictures:
+        """The pictures that a running sequence has no KV of and whose rows are not there."""
+        if sequence.id not in self._running:
+            return ()
+        held = self._pool.held(sequence.id)
+        return tuple(each for each in sequence.pictures if not each.is_ready and each.end > held)
+
     def progress(self, sequence: SequenceId) -> tuple[int, int]:
         """How many of a running sequence's tokens have KV, of how many."""
         return self._pool.held(sequence), len(self._running[sequence].tokens)
@@ -228,7 +236,7 @@ class Scheduler:
 
     def _is_for_background(self, sequence: Sequence) -> bool:
         is_shared = self._pool.slot(sequence.id).kv_context == self._pool.shared_context
-        return is_shared and not self._decodes(sequence)
+        return is_shared and not self._decodes(sequence) and self._prefill.can_go_on(sequence)
 
     def _can_run_in_background(self) -> bool:
         return self._pool.shared_context not in {kv_context for kv_context, _ in self._decoding_groups()}
@@ -238,7 +246,11 @@ class Scheduler:
 
         While the most urgent one is too long, the others take turns with it.
         """
-        pending = [sequence for sequence in self._running.values() if not self._decodes(sequence)]
+        pending = [
+            sequence
+            for sequence in self._running.values()
+            if not self._decodes(sequence) and self._prefill.can_go_on(sequence)
+        ]
         if self._is_deterministic:
             if not pending:
                 return None
@@ -326,6 +338,7 @@ class Scheduler:
             room,
             limit=self._reusable(sequence),
             exact_grain=self._exact_cut.rows if sequence.is_scored else None,
+            pictures=sequence.pictures,
         )
 
     def _room(self, sequence: Sequence) -> int:
@@ -338,12 +351,19 @@ class Scheduler:
         """How many leading tokens cached KV may stand for."""
         if not sequence.is_scored:
             return sequence.reusable
+        if sequence.pictures:  # batches end where pictures do, too: only from the start are they the same
+            return 0
         return self._exact_cut.reusable(sequence.reusable, len(sequence.tokens))
 
     def _waits_for_context(self, sequence: Sequence) -> bool:
         room = self._room(sequence)
         return self._pool.waits_for_shared_context(
-            sequence.salt, sequence.tokens, sequence.chain, room, self._reusable(sequence)
+            sequence.salt,
+            sequence.tokens,
+            sequence.chain,
+            room,
+            self._reusable(sequence),
+            pictures=sequence.pictures,
         )
 
     def _waits_for_prefix(self, sequence: Sequence) -> bool:
@@ -359,7 +379,9 @@ class Scheduler:
             if common <= self._pool.held(other.id):
                 continue
             if known is None:
-                known = self._pool.reusable(sequence.salt, sequence.tokens, sequence.chain, reusable)
+                known = self._pool.reusable(
+                    sequence.salt, sequence.tokens, sequence.chain, reusable, pictures=sequence.pictures
+                )
             if common >= known + _WORTH_WAITING:
                 return True
         return False

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ganglion.scheduler.pictures import Pictures, outside, stretch
 from ganglion.scheduler.prefix import Digests, digests
 from ganglion.scheduler.prefix_catalogue import SequenceId
 from ganglion.scheduler.spans import Spans, first_from
@@ -33,6 +34,8 @@ class Sequence:
     """Whether the last token is run only to be read: nothing is sampled after it."""
     variant: str = ""
     """Which variant of the model runs it, "" for the model itself; sequences of one batch have the same."""
+    pictures: Pictures = ()
+    """What of the prompt is no token: each has ids below 0, which say what stands there."""
 
     @classmethod
     def new(
@@ -47,6 +50,7 @@ class Sequence:
         logit_spans: Spans = (),
         readout: Spans = (),
         variant: str = "",
+        pictures: Pictures = (),
     ) -> "Sequence":
         """A sequence that has not run yet."""
         return cls(
@@ -61,6 +65,7 @@ class Sequence:
             logit_spans=logit_spans,
             readout=readout,
             variant=variant,
+            pictures=pictures,
         )
 
     @property
@@ -73,7 +78,11 @@ class Sequence:
         first = first_from(self.logit_spans, self.read_tokens)
         if first is not None:
             most = min(most, first)
-        return max(most, 0)
+        return outside(self.pictures, max(most, 0))
+
+    def stretch(self, held: int) -> int:
+        """How many tokens after those that have KV one step may compute; 0 while a picture is not there."""
+        return stretch(self.pictures, held, len(self.tokens))
 
     @property
     def is_scored(self) -> bool:

@@ -26,6 +26,12 @@ def clipped(spans: Spans, start: int, end: int) -> Spans:
     return tuple((max(low, start), min(high, end)) for low, high in spans if low < end and high > start)
 
 
+def without(spans: Spans, start: int, end: int) -> Spans:
+    """What lies before `start` or from `end` on."""
+    last = spans[-1][1] if spans else 0
+    return clipped(spans, 0, start) + clipped(spans, end, last)
+
+
 def shifted(spans: Spans, by: int) -> Spans:
     """The same spans elsewhere; what would lie before position 0 is left out."""
     moved = ((max(low + by, 0), high + by) for low, high in spans)

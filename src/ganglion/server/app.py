@@ -12,6 +12,10 @@ from ganglion.server.bind import is_loopback
 from ganglion.server.capabilities import capabilities_of
 from ganglion.server.fleet_membership import AffinityRecordingEngine, FleetMembership
 from ganglion.server.gate import Gate
+from ganglion.server.images.fetching_reader import with_images_fetched
+from ganglion.server.images.image_engine import ImageEngine
+from ganglion.server.images.image_fetcher import ImageFetcher
+from ganglion.server.images.outbound import Outbound, outbound_of
 from ganglion.server.middleware.auth import Auth, identity_by_key
 from ganglion.server.middleware.body_limits import BodyMemoryLimit
 from ganglion.server.middleware.model_lookup import DefaultModel
@@ -54,18 +58,24 @@ def build_node(
     state: AppState | None = None,
     metrics: Metrics | None = None,
     membership: FleetMembership | None = None,
+    outbound: Outbound | None = None,
 ) -> ASGIApp:
-    """The ASGI app of a node, in front of an engine under deadlines and metrics."""
+    """The ASGI app of a node, in front of an engine under deadlines and metrics.
+
+    `outbound` fetches images; left out, as the settings say.
+    """
     gate = gate or Gate(settings.max_in_flight)
     metrics = metrics or Metrics()
     ring = keys or key_ring(settings)
     membership = membership or FleetMembership()
+    fetcher = ImageFetcher(outbound or outbound_of(settings.images))
+    pictured = ImageEngine(engine, fetcher)
     measured = AffinityRecordingEngine(
-        ObservedEngine(engine, metrics, settings.deadlines), membership.conversations
+        ObservedEngine(pictured, metrics, settings.deadlines), membership.conversations
     )
     holder = engine if isinstance(engine, ModelHolder) else None
     routes = build_routes(
-        capabilities_of(engine, measured),
+        with_images_fetched(capabilities_of(engine, measured), fetcher),
         settings,
         gate,
         metrics,

@@ -91,5 +91,5 @@ class _MissingSessions:
     async def load_kv(self, model: str, salt: str, tokens: tuple[int, ...], state: bytes) -> int:
         _refuse("keep sessions")
 
-    async def place_image(self, model: str, data: bytes, mime: str) -> PlacedImage:
+    async def place_image(self, model: str, data: bytes, mime: str, *, tenant: str = "") -> PlacedImage:
         _refuse("keep sessions")

@@ -21,6 +21,10 @@ from ganglion.core.sampling import Sampling, merge
 from ganglion.server.app import with_middleware
 from ganglion.server.capabilities import capabilities_of
 from ganglion.server.gate import Gate
+from ganglion.server.images.fetching_reader import with_images_fetched
+from ganglion.server.images.image_engine import ImageEngine
+from ganglion.server.images.image_fetcher import ImageFetcher
+from ganglion.server.images.outbound import outbound_of
 from ganglion.server.middleware.auth import Auth, identity_by_key
 from ganglion.server.middleware.model_lookup import DefaultModel
 from ganglion.server.middleware.principal import key_ring, presented_key
@@ -61,8 +65,9 @@ def build_app(
     chosen = structs.replace(settings or ServerSettings(), is_strict=strict, api_keys=tuple(api_keys))
     inner = _DefaultsEngine(engine or _NoEngine(), defaults or Defaults())
     gate, metrics = Gate(chosen.max_in_flight), Metrics()
-    measured = ObservedEngine(inner, metrics, chosen.deadlines)
-    capabilities = capabilities_of(engine or _NoEngine(), measured)
+    fetcher = ImageFetcher(outbound_of(chosen.images))
+    measured = ObservedEngine(ImageEngine(inner, fetcher), metrics, chosen.deadlines)
+    capabilities = with_images_fetched(capabilities_of(engine or _NoEngine(), measured), fetcher)
     routes = build_routes(capabilities, chosen, gate, metrics, state=state)
     keys = key_ring(chosen)
     return with_middleware(

@@ -146,6 +146,6 @@ class ObservedSessions:
         """The inner engine's."""
         return await self._inner.load_kv(model, salt, tokens, state)
 
-    async def place_image(self, model: str, data: bytes, mime: str) -> PlacedImage:
+    async def place_image(self, model: str, data: bytes, mime: str, *, tenant: str = "") -> PlacedImage:
         """The inner engine's."""
-        return await self._inner.place_image(model, data, mime)
+        return await self._inner.place_image(model, data, mime, tenant=tenant)

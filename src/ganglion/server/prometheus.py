@@ -21,10 +21,11 @@ _ITL_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1,
 
 @dataclass(frozen=True, slots=True)
 class SessionCounts:
-    """How many sessions are kept, and how many tokens they hold in memory."""
+    """How many sessions are kept, and how many tokens and bytes of images they hold in memory."""
 
     open: int
     tokens: int
+    image_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,8 @@ class Metrics:
         if snapshot.sessions is not None:
             yield _gauge("ganglion_sessions_open", "Token sessions kept.", snapshot.sessions.open)
             yield _gauge("ganglion_session_tokens", "Tokens that they hold.", snapshot.sessions.tokens)
+            images = snapshot.sessions.image_bytes
+            yield _gauge("ganglion_session_image_bytes", "Image files that they hold.", images)
         yield _gauge("ganglion_asyncio_tasks", "Tasks on the event loop.", snapshot.tasks)
         process = psutil.Process()
         with process.oneshot():

@@ -4,6 +4,7 @@ A field that its class docstring describes is a key of the section. Any other is
 sets it.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -13,6 +14,9 @@ from ganglion.core.errors import InvalidValue
 from ganglion.core.request import LEAST_URGENT, MOST_URGENT
 
 _MEBIBYTE: Final = 2**20
+_LISTED_HOST: Final = re.compile(
+    r"(?:\*|(?:\*\.)?[a-z0-9-]+(?:\.[a-z0-9-]+)*)(?::[0-9]{1,5})?", re.IGNORECASE | re.ASCII
+)
 
 
 class AnswerDeadlines(Struct, frozen=True):
@@ -37,6 +41,28 @@ class BuildInfo:
     version: str = "0"
     git_sha: str | None = None
     libraries: tuple[tuple[str, str], ...] = ()
+
+
+class ImageFetchSettings(Struct, frozen=True):
+    """Where a node may fetch images from that a request names by an address.
+
+    fetch_hosts: Hosts to fetch images from: `images.example.com`, `*.example.com`, or `*` for every public
+        one; with a port where that is not the usual one. Left out, none are fetched.
+    fetch_http: Fetch over http, too, and not over https alone.
+    """
+
+    fetch_hosts: tuple[str, ...] = ()
+    may_fetch_http: bool = field(default=False, name="fetch_http")
+
+    def check(self) -> None:
+        """Raise InvalidValue for a host that could never match."""
+        for host in self.fetch_hosts:
+            if not _LISTED_HOST.fullmatch(host):
+                raise InvalidValue(
+                    f"'server.images.fetch_hosts' names {host[:200]!r}, which is no host.",
+                    param="server.images.fetch_hosts",
+                    hint="Write a name as images.example.com, *.example.com or *, and a port after a colon.",
+                )
 
 
 class ServerSettings(Struct, frozen=True):
@@ -86,6 +112,7 @@ class ServerSettings(Struct, frozen=True):
     tls_cert: str | None = None
     tls_key: str | None = None
     deadlines: AnswerDeadlines = AnswerDeadlines()
+    images: ImageFetchSettings = ImageFetchSettings()
 
     max_in_flight: int = 4096
     """Requests inside the server at once; the engines' own queues are smaller and refuse first."""
@@ -117,6 +144,7 @@ class ServerSettings(Struct, frozen=True):
                 "A TLS certificate and its key are given together.",
                 hint="Set both --tls-cert and --tls-key.",
             )
+        self.images.check()
         if self.grpc_port is not None and not self.has_grpc:
             raise InvalidValue(
                 "A port for gRPC is given, but gRPC is switched off.", hint="Leave one of the two out."

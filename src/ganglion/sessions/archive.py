@@ -10,6 +10,7 @@ from typing import Final
 from ganglion.core.engine import ModelState, SessionEngine, find_model
 from ganglion.core.errors import GanglionError, InvalidValue, ModelMismatch, StorageFull, StoreUnusable
 from ganglion.core.request import Steering
+from ganglion.sessions.held_images import files_of
 from ganglion.sessions.saved import (
     MAX_HEADER_BYTES,
     PREFIX,
@@ -131,7 +132,7 @@ class SessionArchive:
         self._models = models
 
     async def kv_of(self, record: SessionRecord, session: TokenSession) -> bytes:
-        """The KV that the engine still has; that of images cannot be moved."""
+        """The KV that the engine still has; what lies behind an image is computed again from its file."""
         if session.images or not session.length:
             return b""
         return await self._engine.save_kv(record.model, record.salt, session.tokens())
@@ -158,7 +159,26 @@ class SessionArchive:
             session_id=record.id if is_ours else "",
             ttl_s=record.ttl_s if is_ours else 0.0,
         )
-        return encode_session(header, kv)
+        return encode_session(header, session, kv)
+
+    async def check_images(self, session: TokenSession, model: str, tenant: str, most: int) -> None:
+        """Check that a model takes the images of a session from outside as it says; raises GanglionErrors."""
+        for digest, data in files_of(session.images).items():
+            if not data:
+                raise InvalidValue(
+                    "The session was saved without the files of its images.",
+                    param="data",
+                    hint="Save it anew where it came from, with a server of this version.",
+                )
+            check_image_size(data, most)
+            placed = await self._engine.place_image(model, data, "", tenant=tenant)
+            counts = {image.count for image in session.images if image.digest == digest}
+            if (placed.digest, {placed.count}) != (digest, counts):
+                raise ModelMismatch(
+                    f"An image takes {placed.count} positions here, and another number in the session.",
+                    param="data",
+                    hint="Restore it where the model has the same projector.",
+                )
 
     def matching_model(self, saved: SavedSession) -> ModelState:
         """The model that a session was saved from, preferably under the same name; raises ModelMismatch."""
@@ -182,6 +202,12 @@ def check_steering(steering: Steering, state: ModelState | None) -> None:
                 param="steering",
                 hint=f"There are: {', '.join(known)}." if known else "Serve it with --concepts PACK.",
             )
+
+
+def check_image_size(data: bytes, most: int) -> None:
+    """Check the size of an image's file; raises InvalidValue."""
+    if not 0 < len(data) <= most:
+        raise InvalidValue(f"Expected an image of 1 to {most} bytes, found {len(data)}.", param="data")
 
 
 def check_vocabulary(session: TokenSession, size: int) -> None:

@@ -1,13 +1,14 @@
 """The format of a saved session: its tokens and images, its model, and the KV that the engine still had.
 
-`prefix, header, KV`. Law: nothing is trusted before its checksum, and the header's length is bounded before
-it is read.
+`prefix, header, images, KV`. Law: nothing is trusted before its checksum, and the header's length is bounded
+before it is read. A session without images is written as the first version had it, which knew none of their
+bytes, so that a server of that version can read it.
 """
 
 import struct
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Final
 
@@ -16,16 +17,18 @@ import msgspec
 from ganglion.core.errors import InvalidValue
 from ganglion.core.model import ModelFacts
 from ganglion.core.request import ImageBlock, Steer, Steering
+from ganglion.sessions.held_images import files_of
 from ganglion.sessions.token_session import ITEM, TokenList, TokenSession
 
-_FORMAT: Final = b"ganglion sess 1\n"
+_FORMATS: Final = (b"ganglion sess 1\n", b"ganglion sess 2\n")
+"""Without the bytes of images, and with them."""
 PREFIX: Final = struct.Struct("<16sI32s")
 """The format, the header's length and its checksum."""
 MAX_HEADER_BYTES: Final = 64 * 2**20
 
 
 class SavedSession(msgspec.Struct, frozen=True, array_like=True):
-    """Everything but the KV; the last three only where it lies on the server's own disk."""
+    """Everything but the images' bytes and the KV; who and where only on our own disk."""
 
     model: str
     fingerprint: list[str]
@@ -37,11 +40,17 @@ class SavedSession(msgspec.Struct, frozen=True, array_like=True):
     owner: str = ""
     session_id: str = ""
     ttl_s: float = 0.0
+    files: list[tuple[str, int]] = []
+    """The digests of the images' files and their sizes, in the order in which they follow."""
 
-    def session(self) -> TokenSession:
-        """The session that was saved; raises InvalidValue where that is none."""
+    def session(self, files: Mapping[str, bytes] | None = None) -> TokenSession:
+        """The session that was saved; raises InvalidValue where that is none.
+
+        Without its images' files, it is good for nothing but to be counted.
+        """
         tokens = array(ITEM)
-        images = [ImageBlock(*image) for image in self.images]
+        held = {} if files is None else files
+        images = [ImageBlock(*image, held.get(image[2], b"")) for image in self.images]
         if len(self.tokens) % tokens.itemsize or any(image.count < 1 for image in images):
             raise not_a_saved_session("its tokens are not whole")
         tokens.frombytes(self.tokens)
@@ -92,22 +101,24 @@ def header_of(
         owner,
         session_id,
         ttl_s,
+        [(digest, len(data)) for digest, data in files_of(session.images).items() if data],
     )
 
 
-def encode_session(saved: SavedSession, kv: bytes) -> bytes:
+def encode_session(saved: SavedSession, session: TokenSession, kv: bytes) -> bytes:
     """A session as bytes."""
     header = msgspec.msgpack.encode(saved)
-    return b"".join((PREFIX.pack(_FORMAT, len(header), sha256(header).digest()), header, kv))
+    prefix = PREFIX.pack(_FORMATS[bool(saved.files)], len(header), sha256(header).digest())
+    return b"".join((prefix, header, *files_of(session.images).values(), kv))
 
 
 def decode_header(data: bytes | memoryview) -> tuple[SavedSession, int]:
-    """The header of a saved session, and where the KV begins; raises InvalidValue for anything else."""
+    """The header of a saved session, and where it ends; raises InvalidValue for anything else."""
     if len(data) < PREFIX.size:
         raise not_a_saved_session("it is too short")
     form, length, checksum = PREFIX.unpack_from(data)
     end = PREFIX.size + length
-    if form != _FORMAT or length > MAX_HEADER_BYTES or len(data) < end:
+    if form not in _FORMATS or length > MAX_HEADER_BYTES or len(data) < end:
         raise not_a_saved_session("it does not begin like one")
     header = bytes(data[PREFIX.size : end])
     if sha256(header).digest() != checksum:
@@ -123,7 +134,7 @@ def peek_model_name(beginning: bytes) -> str | None:
 
     Nothing is checked but what stands before the name; raises InvalidValue where that is wrong.
     """
-    if not _FORMAT.startswith(beginning[: len(_FORMAT)]):
+    if not any(form.startswith(beginning[: len(form)]) for form in _FORMATS):
         raise not_a_saved_session("it does not begin like one")
     start = PREFIX.size + 1  # after the mark of the list
     mark = beginning[start : start + 1]
@@ -140,13 +151,22 @@ def peek_model_name(beginning: bytes) -> str | None:
     return name.decode(errors="replace")
 
 
-def decode(data: bytes) -> tuple[SavedSession, bytes]:
-    """A session's header and KV; raises InvalidValue for what is not a saved session."""
-    saved, start = decode_header(data)
-    kv = data[start:]
+def decode(data: bytes) -> tuple[SavedSession, TokenSession, bytes]:
+    """A saved session, what is in it, and its KV; raises InvalidValue for what is none."""
+    saved, at = decode_header(data)
+    files: dict[str, bytes] = {}
+    for digest, size_bytes in saved.files:
+        file = data[at : at + size_bytes]
+        if size_bytes < 1 or sha256(file).hexdigest() != digest:
+            raise not_a_saved_session("its images are not whole")
+        files[digest] = file
+        at += size_bytes
+    if not files.keys() <= {digest for _, _, digest in saved.images}:
+        raise not_a_saved_session("its images are not those that it says")
+    kv = data[at:]
     if len(kv) != saved.kv_bytes or sha256(kv).digest() != saved.kv_checksum:
         raise not_a_saved_session("its KV is not whole")
-    return saved, kv
+    return saved, saved.session(files), kv
 
 
 def not_a_saved_session(reason: str) -> InvalidValue:

@@ -1,7 +1,7 @@
 """The session service: every tenant's sessions over an engine, in memory and on disk.
 
-Law: KV is not here. The engine's prefix cache has it or computes it again, so a session costs its tokens and
-nothing else.
+Law: KV is not here. The engine's prefix cache has it or computes it again, so a session costs its tokens, the
+files of its images, and nothing else.
 """
 
 import asyncio
@@ -13,10 +13,22 @@ from contextlib import aclosing
 from typing import Final
 
 from ganglion.core.engine import PromptReader, SessionEngine, find_model
-from ganglion.core.errors import EngineUnavailable, GanglionError, InvalidValue
+from ganglion.core.errors import (
+    EngineUnavailable,
+    GanglionError,
+    InvalidValue,
+    SessionNotFound,
+)
 from ganglion.core.request import ImageBlock, Steering
 from ganglion.core.sampling import Sampling
-from ganglion.sessions.archive import Models, SessionArchive, SessionFolder, check_steering, check_vocabulary
+from ganglion.sessions.archive import (
+    Models,
+    SessionArchive,
+    SessionFolder,
+    check_image_size,
+    check_steering,
+    check_vocabulary,
+)
 from ganglion.sessions.generation import check_ranges, run_generation
 from ganglion.sessions.saved import SavedSession, decode
 from ganglion.sessions.settings import SessionSettings
@@ -36,7 +48,7 @@ from ganglion.sessions.values import (
 
 _logger = logging.getLogger("ganglion.sessions")
 
-_IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/webp", "image/gif")
+_IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp")
 _SWEEP_S: Final = 1.0
 """How often expired sessions are removed."""
 
@@ -101,6 +113,11 @@ class SessionService:
         """How many tokens the sessions in memory hold."""
         return self._table.tokens
 
+    @property
+    def image_bytes_in_memory(self) -> int:
+        """How much the images take of the sessions in memory."""
+        return self._table.images.size_bytes
+
     # Sessions
 
     async def open(
@@ -160,12 +177,18 @@ class SessionService:
             change = session.propose(
                 (), offset=offset, is_truncating=is_truncating, context_length=record.context_length, room=0
             )
-            image = await self._engine.place_image(record.model, data, mime)
-            if change.length + image.count > record.context_length:
-                raise context_overflow(change.length + image.count, record.context_length, param="data")
-            self._table.check_tokens(image.count)
+            placed = await self._engine.place_image(record.model, data, mime, tenant=tenant)
+            if record.is_closed:
+                raise SessionNotFound(session_id)
+            length = change.length + placed.count
+            if length > record.context_length:
+                raise context_overflow(length, record.context_length, param="data")
+            self._table.check_tokens(length - session.length)
+            block = ImageBlock(change.length, placed.count, placed.digest, data)
+            (image,) = self._table.images.shared(tenant, (block,))
+            self._table.images.check(tenant, (*session.images_before(change.keep), image))
             session.apply(change)
-            session.append_image(ImageBlock(session.length, image.count, image.digest))
+            session.append_image(image)
             return AppendedImage(image.count, session.length)
 
     async def fork(
@@ -236,16 +259,18 @@ class SessionService:
     async def restore(self, tenant: str, saved: bytes) -> RestoredSession:
         """A session from bytes that `save` returned, here or elsewhere."""
         self._table.check_count(tenant)
-        header, kv = await asyncio.to_thread(decode, saved)
-        session = header.session()
+        header, session, kv = await asyncio.to_thread(decode, saved)
         state = self._archive.matching_model(header)
         info = await self._reader.tokenizer_info(state.id)
         if session.length > info.context_length:
             raise context_overflow(session.length, info.context_length, param="data")
         check_vocabulary(session, info.vocabulary_size)
         check_steering(header.steers(), state)
+        self._table.images.check(tenant, session.images)
+        await self._archive.check_images(session, state.id, tenant, self._settings.max_image_bytes)
         self._table.check_count(tenant)
         self._table.check_tokens(session.length)
+        self._hold_images(tenant, session)
         template = SessionRecord("", tenant, state.id, info.context_length, 0.0, 0.0, header.steers())
         record = self._register(template, session, None)
         cached = await self._archive.load_kv(record, session, kv)
@@ -270,18 +295,24 @@ class SessionService:
         if record.session is not None:
             return record.session
         assert self._folder is not None
-        header, kv = decode(await asyncio.to_thread(self._folder.read, record.id))
-        session = header.session()
+        data = await asyncio.to_thread(self._folder.read, record.id)
+        _, session, kv = await asyncio.to_thread(decode, data)
         self._table.check_tokens(session.length)
         info = await self._reader.tokenizer_info(record.model)
         if record.session is None:  # else another call of it was quicker
             record.context_length = info.context_length
             record.sampling = self._sampling_of(record.model)
+            self._hold_images(record.tenant, session)
             record.session = session
             self._table.count(record)
             await self._archive.load_kv(record, session, kv)
             await asyncio.to_thread(self._folder.remove, record.id)
         return record.session
+
+    def _hold_images(self, tenant: str, session: TokenSession) -> None:
+        """Check that a session that comes in may have its images, and share their bytes with the others."""
+        self._table.images.check(tenant, session.images)
+        session.images = self._table.images.shared(tenant, session.images)
 
     def _register_suspended(self, saved: SavedSession) -> None:
         """Register a session that is on disk; its context length is found when it is loaded."""
@@ -324,5 +355,4 @@ def _check_image(data: bytes, mime: str, most: int) -> None:
         raise InvalidValue(
             f"Expected an image of {', '.join(_IMAGE_TYPES)}, found {mime[:64]!r}.", param="mime"
         )
-    if not 0 < len(data) <= most:
-        raise InvalidValue(f"Expected an image of 1 to {most} bytes, found {len(data)}.", param="data")
+    check_image_size(data, most)

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ganglion.core.errors import GanglionError, SessionBusy, SessionNotFound, TooManySessions
-from ganglion.core.request import Steering, salt_of
+from ganglion.core.request import ImageBlock, Steering, salt_of
 from ganglion.core.sampling import Sampling
+from ganglion.sessions.held_images import HeldImages
 from ganglion.sessions.settings import SessionSettings
 from ganglion.sessions.token_session import TokenSession
 
@@ -35,6 +36,7 @@ class SessionRecord:
     is_closed: bool = False
     counted_tokens: int = 0
     """What it adds to the sum of all sessions, as of its last change."""
+    counted_images: tuple[ImageBlock, ...] = ()
 
     @property
     def length(self) -> int:
@@ -62,6 +64,7 @@ class SessionTable:
         self._counts: Counter[str] = Counter()
         self.tokens = 0
         """Of all sessions in memory."""
+        self.images = HeldImages(settings)
 
     def __len__(self) -> int:
         return len(self._records)
@@ -94,8 +97,7 @@ class SessionTable:
             self._counts[record.tenant] -= 1
             if not self._counts[record.tenant]:
                 del self._counts[record.tenant]
-            self.tokens -= record.counted_tokens
-            record.counted_tokens = 0
+            self._count(record, None)
 
     def sweep(self) -> None:
         """Remove the sessions that no call named within their time to live."""
@@ -161,10 +163,14 @@ class SessionTable:
             )
 
     def count(self, record: SessionRecord) -> None:
-        """Update the sum by how much a session holds now."""
-        now = 0 if record.session is None else record.session.length
-        self.tokens += now - record.counted_tokens
-        record.counted_tokens = now
+        """Update the sums by how much a session holds now."""
+        self._count(record, record.session)
+
+    def _count(self, record: SessionRecord, session: TokenSession | None) -> None:
+        tokens, images = (0, ()) if session is None else (session.length, session.images)
+        self.tokens += tokens - record.counted_tokens
+        record.counted_tokens = tokens
+        record.counted_images = self.images.replace(record.tenant, record.counted_images, images)
 
 
 @contextmanager

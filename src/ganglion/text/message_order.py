@@ -8,6 +8,7 @@ moved, and nothing is ever left out.
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ganglion.core.attachments import joined_content
 from ganglion.core.request import Message
 
 _SYSTEM = ("system", "developer")
@@ -21,7 +22,7 @@ def stricter_orders(messages: tuple[Message, ...]) -> Iterator[tuple[Message, ..
         yield ordered
     if len(ordered) > 1 and ordered[0].role == "system" and ordered[1].role == "user":
         system, user = ordered[:2]
-        yield (replace(user, content=f"{system.content}{_BETWEEN}{user.content}"), *ordered[2:])
+        yield (_with_content(user, system, user), *ordered[2:])
 
 
 def _ordered(messages: tuple[Message, ...]) -> tuple[Message, ...]:
@@ -29,11 +30,16 @@ def _ordered(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     leading = 0
     while leading < len(messages) and messages[leading].role in _SYSTEM:
         leading += 1
-    told = [Message("system", _BETWEEN.join(each.content for each in messages[:leading]))] if leading else []
+    told = [_with_content(Message("system", ""), *messages[:leading])] if leading else []
     for message in messages[leading:]:
         turn = replace(message, role="user") if message.role in _SYSTEM else message
         if turn.role == "user" and told and told[-1].role == "user":
-            told[-1] = replace(told[-1], content=f"{told[-1].content}{_BETWEEN}{turn.content}")
+            told[-1] = _with_content(told[-1], told[-1], turn)
         else:
             told.append(turn)
     return tuple(told)
+
+
+def _with_content(message: Message, *joined: Message) -> Message:
+    content, attachments = joined_content(joined, _BETWEEN)
+    return replace(message, content=content, attachments=attachments)

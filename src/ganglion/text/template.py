@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NoReturn
 
 from jinja2 import Template, TemplateError, TemplateSyntaxError, nodes
@@ -85,11 +85,20 @@ class _TemplateRefused(Exception):
     """The template called `raise_exception`: it does not accept these messages."""
 
 
-def render(source: str, prompt: ChatPrompt, *, bos_token: str, eos_token: str, now: datetime) -> str:
+def render(
+    source: str,
+    prompt: ChatPrompt,
+    *,
+    bos_token: str,
+    eos_token: str,
+    now: datetime,
+    is_typed: bool = False,
+) -> str:
     """Render a prompt up to the assistant's turn, or into it where the last message goes on.
 
-    Raises InvalidValue in the template's own words.
+    With `is_typed` contents are lists of parts. Raises InvalidValue in the template's own words.
     """
+    fill = partial(_render, is_typed=is_typed)
     use = prompt.tool_use
     tools = () if use.choice == "none" else use.tools
     fixed: dict[str, object] = {"bos_token": bos_token, "eos_token": eos_token, "strftime_now": _clock(now)}
@@ -104,18 +113,18 @@ def render(source: str, prompt: ChatPrompt, *, bos_token: str, eos_token: str, n
     if knows_tools(source):
         if tools:
             fixed["tools"] = [function_schema(tool) for tool in tools]
-        text = _render(source, with_tool_names(messages), arguments | fixed)
+        text = fill(source, with_tool_names(messages), arguments | fixed)
     else:
         written = calls_as_text(messages)
-        text = _render(
-            source, with_tool_instructions(written, tools) if tools else written, arguments | fixed
-        )
+        text = fill(source, with_tool_instructions(written, tools) if tools else written, arguments | fixed)
     return _cut(text) if prompt.is_continued else text
 
 
-def _render(source: str, messages: tuple[Message, ...], variables: dict[str, object]) -> str:
+def _render(
+    source: str, messages: tuple[Message, ...], variables: dict[str, object], *, is_typed: bool
+) -> str:
     try:
-        return _fill_as_taken(source, messages, variables)
+        return _fill_as_taken(source, messages, variables, is_typed=is_typed)
     except _TemplateRefused as refusal:
         raise InvalidValue(
             f"The model's chat template refused the messages: {_quoted(refusal)}", param="messages"
@@ -126,19 +135,23 @@ def _render(source: str, messages: tuple[Message, ...], variables: dict[str, obj
         ) from fault
 
 
-def _fill_as_taken(source: str, messages: tuple[Message, ...], variables: dict[str, object]) -> str:
+def _fill_as_taken(
+    source: str, messages: tuple[Message, ...], variables: dict[str, object], *, is_typed: bool
+) -> str:
     """Fill the template with the messages, or with the first order of them that it does not refuse."""
     try:
-        return _fill(source, messages, variables)
+        return _fill(source, messages, variables, is_typed=is_typed)
     except _TemplateRefused:
         for moved in stricter_orders(messages):
             with suppress(_TemplateRefused):
-                return _fill(source, moved, variables)
+                return _fill(source, moved, variables, is_typed=is_typed)
         raise
 
 
-def _fill(source: str, messages: tuple[Message, ...], variables: dict[str, object]) -> str:
+def _fill(source: str, messages: tuple[Message, ...], variables: dict[str, object], *, is_typed: bool) -> str:
     shown = [_variables(message, source) for message in messages]
+    if is_typed:
+        shown = [{**each, "content": [{"type": "text", "text": each["content"]}]} for each in shown]
     return _compile(source).render({**variables, "messages": shown})
 
 

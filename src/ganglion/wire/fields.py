@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from ganglion.core.errors import InvalidValue, VisionUnsupported
+from ganglion.core.errors import InvalidValue
 from ganglion.core.request import LEAST_URGENT, MOST_URGENT, JsonValue, Stop
 from ganglion.core.sampling import (
     PARAMS,
@@ -170,15 +170,6 @@ def usage_reporting(options: StreamOptions | None, *, is_streamed: bool) -> Usag
     if not options.include_usage:
         return "never"
     return "always" if options.continuous_usage_stats else "last"
-
-
-def vision_unsupported(model: str, path: str, verb: str = "is") -> VisionUnsupported:
-    """The error of an image for a model that reads text only."""
-    return VisionUnsupported(
-        f"The model {model!r} reads text only, and '{path}' {verb} an image.",
-        param=path,
-        extras={"model": model, "suggestion": "send text only"},
-    )
 
 
 def check_token_counts(

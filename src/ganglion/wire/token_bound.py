@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
+from ganglion.core.attachments import attachments_of
 from ganglion.core.request import ChatPrompt, Request, TokenPrompt
 
 TEMPLATE_TOKENS: Final = 512
@@ -58,12 +59,20 @@ class TokenBound:
 class _Part(Struct):
     type: str = ""
     content: Raw = Raw()
+    source: Raw = Raw()
+    """Of a document, which may be made of parts again."""
+
+
+class _PartSource(Struct):
+    content: Raw = Raw()
 
 
 class BoundedMessage(Struct):
     """A message, in as far as it may hold pictures."""
 
     content: Raw = Raw()
+    output: Raw = Raw()
+    """What a tool gave back, where an item is that."""
     images: Raw = Raw()
 
 
@@ -107,22 +116,30 @@ class AnswerFields(Struct):
 
 _parts = msgspec.json.Decoder(list[_Part | str])
 _list = msgspec.json.Decoder(list[Raw])
+_source = msgspec.json.Decoder(_PartSource)
 
 
 def media_in_message(message: BoundedMessage) -> int:
     """The number of pictures and other media in a message."""
-    return _media_in(message.content) + list_length(message.images)
+    return _media_in(message.content) + _media_in(message.output) + list_length(message.images)
 
 
 def _media_in(content: Raw) -> int:
-    """Pictures among the parts of a content, and among those that a tool gave back."""
+    """Pictures among the parts of a content, among those that a tool gave back and those of documents."""
     if bytes(content)[:1] != b"[":
         return 0
     try:
         parts = _parts.decode(content)
     except msgspec.DecodeError:  # no list of parts, and so none of pictures
         return 0
-    return sum(part.type in _MEDIA or _media_in(part.content) for part in parts if isinstance(part, _Part))
+    return sum(_media_of(part) for part in parts if isinstance(part, _Part))
+
+
+def _media_of(part: _Part) -> int:
+    inside = _media_in(part.content)
+    if part.type == "document" and bytes(part.source)[:1] == b"{":
+        inside += _media_in(_source.decode(part.source).content)
+    return inside + (part.type in _MEDIA)
 
 
 def list_length(raw: Raw) -> int:
@@ -175,7 +192,8 @@ def bound_of_request(request: Request) -> TokenBound:
     prompt = request.prompt
     match prompt:
         case ChatPrompt():
-            tokens = _bytes_of(prompt) + TEMPLATE_TOKENS + _MESSAGE_TOKENS * len(prompt.messages)
+            media = MEDIA_TOKENS * len(attachments_of(prompt))
+            tokens = _bytes_of(prompt) + TEMPLATE_TOKENS + _MESSAGE_TOKENS * len(prompt.messages) + media
         case TokenPrompt():
             tokens = len(prompt.tokens)
         case _:

@@ -29,7 +29,7 @@ class EnginePresence:
 
     engine: EngineName
     source: str
-    """Where it comes from: `bundled`, `built`, `installed`, or the variable that names it."""
+    """Where it comes from: `bundled`, `built`, `installed`, the variable that names it, or `absent`."""
     version: str | None
     path: str | None
     is_used: bool
@@ -114,7 +114,7 @@ def _environment(name: EnvironmentName, environment: Mapping[str, str], is_thoro
         elif engine_folder(name, environment).is_symlink():
             problem, hint = f"The environment in {engine_folder(name, environment)} is damaged.", install
         else:
-            return replace(found, path=None, problem="Not installed.", hint=install)
+            return replace(found, source="absent", path=None, problem="Not installed.", hint=install)
         return replace(found, problem=problem, hint=hint)
     try:
         ask_python(python)

@@ -7,8 +7,9 @@ from typing import Final, cast
 from rich.console import Console
 from rich.text import Text
 
+from ganglion.cli.inference.picture_files import read_picture
 from ganglion.cli.terminal.console import colour_of, legend, say, visible
-from ganglion.client import Alternative, Client, Done, Progress, Readout, Session, Steer, TokenEvent
+from ganglion.client import Alternative, Client, Done, Image, Progress, Readout, Session, Steer, TokenEvent
 from ganglion.client.options import GenerateOptions
 from ganglion.core.errors import InvalidValue
 from ganglion.core.sampling import PARAMS
@@ -109,6 +110,7 @@ def _mean(readout: Readout, concept: str) -> float:
 _COMMANDS: Final = """\
 TEXT             append it; \\n is a line break, and a leading space counts
 /user TEXT       append it as a message of the user, by the model's own template
+/image PATH      append a picture, where the model sees
 /generate [N]    go on for up to N tokens (default 64); Ctrl-C stops, what was shown stays
 /best [N]        the best of N answers (default 4), which are tried side by side
 /score TEXT      how likely TEXT would be here; the session stays as it is
@@ -150,6 +152,7 @@ class SessionRepl:
             "/generate": self._generate,
             "/g": self._generate,
             "/user": self._user,
+            "/image": self._image,
             "/best": self._best,
             "/score": self._score,
             "/tokens": self._tokens,
@@ -216,6 +219,14 @@ class SessionRepl:
         before = self._session.length
         length = self._session.append_messages([{"role": "user", "content": _unescaped(rest)}])
         say(f"{length - before} tokens, {length} in all")
+
+    def _image(self, rest: str) -> None:
+        if not rest:
+            raise InvalidValue("Say which: /image PATH.")
+        picture = read_picture(_path(rest))
+        before = self._session.length
+        length = self._session.append(Image.of(picture.data))
+        say(f"{picture}; {length - before} positions, {length} in all")
 
     def _best(self, rest: str) -> None:
         options = GenerateOptions(max_tokens=_GENERATE_TOKENS)

@@ -133,10 +133,10 @@ def _at(path: Path, known: _ModelListRow) -> _ModelListRow:
     from dataclasses import replace
 
     from ganglion.core.errors import GanglionError
-    from ganglion.registry.files.model_files import read_model_facts
+    from ganglion.registry.stores.sighted import read_whole_facts
 
     try:
-        facts = read_model_facts(path)
+        facts = read_whole_facts(path)
     except GanglionError as error:
         return replace(known, error=error.message)
     return replace(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ganglion.registry.hub.embedded import EmbeddedFile
     from ganglion.registry.naming.catalogue import NameCatalogue
     from ganglion.registry.naming.resolver import Resolution, Unresolved
+    from ganglion.registry.stores.stored_models import StoredModel
 
 
 @dataclass(frozen=True)  # no slots: the disk is looked through on first use, and once
@@ -56,7 +57,12 @@ class LocalContext:
         """What models are built from here: their engines, their copies."""
         from ganglion.cli.model_builder import BuildContext
 
-        return BuildContext(self.config, self.home, lambda: self.hub)
+        return BuildContext(
+            self.config,
+            self.home,
+            lambda: self.hub,
+            stored=self._stored,
+        )
 
     @cached_property
     def embedded(self) -> "EmbeddedFile | None":
@@ -64,6 +70,9 @@ class LocalContext:
         from ganglion.registry.hub import embedded
 
         return embedded.find(embedded.SMOLLM2, self.home / "cache")
+
+    def _stored(self, path: Path) -> "StoredModel | None":
+        return self.catalogue.stored_index.by_path.get(path)
 
     def explain(self, name: str) -> "Resolution | Unresolved":
         """The model that an argument names, by a path or by a name, with the steps of the search."""

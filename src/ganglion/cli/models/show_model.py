@@ -60,6 +60,8 @@ class _ModelDescription:
     """What runs it here; None where nothing installed does."""
     engine_reason: str
     """Why it does, or why nothing does."""
+    projector: str | None
+    """The file that it sees or hears with."""
     memory: _MemoryEstimate | None
     """None where the engine plans its own memory."""
 
@@ -87,12 +89,18 @@ def show(
 
 def _description(name: str, local: LocalContext, context: int | None) -> _ModelDescription:
     from ganglion.engines.table import ENGINES
-    from ganglion.registry.files.model_files import files_of, format_of, read_model_facts
+    from ganglion.registry.files.model_files import files_of, format_of
+    from ganglion.registry.stores.sighted import read_whole_facts
 
     resolution = local.resolve(name)
     path = local.file_of(name, resolution)
     stored = local.catalogue.stored_index.by_path.get(path)
-    facts = read_model_facts(path)
+    entry = resolution.entry
+    facts = read_whole_facts(
+        path,
+        named=(entry.mmproj if entry is not None else None) or local.config.engine.mmproj,
+        find=local.builds.stored,
+    )
     files = stored.files if stored is not None else files_of(path)
     engine, reason = _engine(resolution, path, local)
     plans = engine is not None and ENGINES[engine].has_plan and format_of(path) in ENGINES[engine].formats
@@ -116,6 +124,7 @@ def _description(name: str, local: LocalContext, context: int | None) -> _ModelD
         format=format_of(path),
         engine=engine,
         engine_reason=reason,
+        projector=facts.projector.path if facts.projector is not None else None,
         memory=_memory(resolution, local, facts, context) if plans else None,
     )
 
@@ -192,6 +201,7 @@ def _facts(shown: _ModelDescription) -> list[tuple[str, str]]:
         ("sampling defaults", sampling or "none of its own"),
         ("size", size_words(shown.size_bytes)),
         ("files", "\n".join(shown.files)),
+        ("projector", shown.projector or ""),
         ("format", shown.format),
         ("engine", f"{shown.engine}: {shown.engine_reason}" if shown.engine else shown.engine_reason),
         ("store", shown.store or ""),

@@ -9,8 +9,9 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import assert_never
+from typing import Final, assert_never
 
+from ganglion.core.attachments import check_attachments
 from ganglion.core.engine import (
     Embedded,
     EmbedRequest,
@@ -63,6 +64,7 @@ from ganglion.engines.echo.vocabulary import (
     EchoReadout,
     WordVocabulary,
     bag_of_words,
+    image_positions,
     overlap_scores,
     reusable_tokens,
     scored_tokens,
@@ -90,8 +92,15 @@ class EchoSettings:
     concepts: tuple[str, ...] = ()
     """What can be read out and steered; empty for a model without readouts."""
     readout_layers: tuple[int, ...] = (1, 2)
+    sees: bool = False
+    """Whether it takes images: in what it repeats, each is named in its place."""
+    hears: bool = False
     sampling: Sampling = Sampling()
     """What it says of itself where a request leaves something out; an echo draws nothing."""
+
+
+SEEING_ID: Final = "echo-vision"
+"""The name under which an echo takes images."""
 
 
 def build_echo(
@@ -105,6 +114,7 @@ def build_echo(
             parallel=settings.parallel,
             queue_limit=settings.queue_limit,
             allow_directives=True,
+            sees=settings.model_id == SEEING_ID,
         )
     )
 
@@ -128,6 +138,8 @@ class EchoEngine:
         self._created_s = int(time.time())
         self._words = WordVocabulary()
         self._memory = PrefixMemory()
+        senses = [sense for sense, has in (("vision", settings.sees), ("audio", settings.hears)) if has]
+        self._capabilities = ("chat", "completion", "embeddings", "tools", *senses)
         self._manifest = (
             ReadoutManifest(settings.concepts, settings.readout_layers) if settings.concepts else None
         )
@@ -166,7 +178,7 @@ class EchoEngine:
                 context_length=settings.context,
                 created_s=self._created_s,
                 aliases=settings.aliases,
-                capabilities=("chat", "completion", "embeddings", "tools"),
+                capabilities=self._capabilities,
                 in_flight=slots.used,
                 queued=slots.queued,
                 kv_used=sum(self._runs.values()),
@@ -257,10 +269,10 @@ class EchoEngine:
         self._check_name(model)
         return 0
 
-    async def place_image(self, model: str, data: bytes, mime: str) -> PlacedImage:
+    async def place_image(self, model: str, data: bytes, mime: str, *, tenant: str = "") -> PlacedImage:
         """An image takes as many positions as it has hundreds of bytes, and is known by its bytes."""
         self._check_name(model)
-        return PlacedImage(max(len(data) // 100, 1), sha256(data).hexdigest())
+        return PlacedImage(image_positions(data), sha256(data).hexdigest())
 
     async def tokenize(
         self, text: str, *, add_special: bool, parse_special: bool, tenant: str = "", most: int | None = None
@@ -285,6 +297,7 @@ class EchoEngine:
     async def read(self, request: Request) -> ReadPrompt:
         """The words of all messages, one after another."""
         self._check_name(request.model)
+        check_attachments(request.prompt, request.model, self._capabilities)
         prompt, tokens = request.prompt, self._words.ids_of(request.prompt)
         if isinstance(prompt, ChatPrompt):
             return ReadPrompt(tokens, "\n".join(message.content for message in prompt.messages))
@@ -308,6 +321,7 @@ class EchoEngine:
 
     def _plan(self, request: Request) -> EchoPlan:
         self._check_name(request.model)
+        check_attachments(request.prompt, request.model, self._capabilities)
         text, script = self._words.repeated(request.prompt), self._script
         if self._settings.allow_directives:
             text, script = take_directives(text, script)

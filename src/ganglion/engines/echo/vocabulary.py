@@ -4,7 +4,7 @@ import math
 import re
 import zlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final, assert_never
 
@@ -13,7 +13,9 @@ from ganglion.core.errors import ReadoutUnavailable
 from ganglion.core.events import Alternative, Token
 from ganglion.core.request import (
     PLACEHOLDER,
+    Attachment,
     ChatPrompt,
+    Message,
     Prompt,
     Ranges,
     Score,
@@ -135,11 +137,15 @@ class WordVocabulary:
             case TextPrompt(text=text):
                 return tuple(map(self.id_of, split_words(text)))
             case ChatPrompt(messages=messages):
-                return tuple(
-                    self.id_of(word) for message in messages for word in split_words(message.content)
-                )
+                return tuple(token for message in messages for token in self._ids_in(message))
             case _:
                 assert_never(prompt)
+
+    def _ids_in(self, message: Message) -> Iterator[int]:
+        for text, attachment in _pieces(message):
+            yield from map(self.id_of, split_words(text))
+            if attachment is not None:
+                yield from (PLACEHOLDER,) * image_positions(attachment.data)
 
     def text_of(self, tokens: tuple[int, ...]) -> str:
         """The words that ids were; an image is none."""
@@ -151,8 +157,8 @@ class WordVocabulary:
         """What an echo says to a prompt: all of it, or the last that a user said."""
         match prompt:
             case ChatPrompt(messages=messages):
-                users = [message.content for message in messages if message.role == "user"]
-                return users[-1] if users else ""
+                users = [message for message in messages if message.role == "user"]
+                return _seen(users[-1]) if users else ""
             case TextPrompt(text=text):
                 return text
             case TokenPrompt(tokens=tokens):
@@ -171,6 +177,33 @@ class WordVocabulary:
             Alternative(rank, f" other{rank}".encode(), logprob - rank) for rank in range(1, alternatives)
         ]
         return Token(token_id, piece, position, logprob, tuple(top[:alternatives]), rank=1)
+
+
+def image_positions(data: bytes) -> int:
+    """How many positions a file takes: one for each hundred bytes."""
+    return max(len(data) // 100, 1)
+
+
+def _pieces(message: Message) -> Iterator[tuple[str, Attachment | None]]:
+    """The text of a message up to each of its files, and what follows the last."""
+    start = 0
+    for attachment in message.attachments:
+        yield message.content[start : attachment.at], attachment
+        start = attachment.at
+    yield message.content[start:], None
+
+
+def _seen(message: Message) -> str:
+    """What an echo says to a message: its text, with the name and the size of each file in its place."""
+    if not message.attachments:
+        return message.content
+    said: list[str] = []
+    for number, (text, attachment) in enumerate(_pieces(message), 1):
+        said.append(text)
+        if attachment is not None:
+            positions = image_positions(attachment.data)
+            said.append(f"[{attachment.kind} {number}: {positions} positions]")
+    return "".join(said)
 
 
 def scored_tokens(

@@ -4,13 +4,14 @@ Law: data flows one way. The engine knows its tokens and the embedder, and neith
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from ganglion.core.engine import Embedded, EmbedRequest, ModelState, Ranked, RankRequest
-from ganglion.core.errors import InsufficientMemory
+from ganglion.core.errors import GanglionError, InsufficientMemory
 from ganglion.core.model import ModelFacts
 from ganglion.engines.embedder import WorkerEmbedder
+from ganglion.engines.images.decoder import ImageDecoder
 from ganglion.engines.llama.faults import InjectedFault
 from ganglion.engines.llama.plan import EnginePlan, plan
 from ganglion.engines.llama.tokens import worker_tokens
@@ -41,13 +42,28 @@ class LlamaEngine(WorkerEngine):
         )
         self.plan: EnginePlan = replace(decided, faults=faults)
         limit = self.plan.parallel + settings.queue_limit
-        tokens = worker_tokens(facts, settings, self.plan, limit=limit)
-        super().__init__(facts, settings, tokens, context=self.plan.context, limit=limit)
+        self._decoder = None if facts.projector is None else ImageDecoder()
+        tokens = worker_tokens(facts, settings, self.plan, limit=limit, images=self._decoder)
+        senses = () if facts.projector is None else facts.projector.senses
+        super().__init__(facts, settings, tokens, context=self.plan.context, limit=limit, senses=senses)
         self._has_vectors = "embeddings" in facts.capabilities
         """Whether what vectors take is part of what was promised."""
         self._embedder = WorkerEmbedder(
             tokens, longest=self.plan.vectors.input_tokens, vocabulary_size=facts.vocabulary_size
         )
+
+    async def open(self) -> None:
+        """Start the worker, and what decodes images for it."""
+        await super().open()
+        if self._decoder is not None:
+            with suppress(GanglionError):  # the first image tries again
+                await self._decoder.open()
+
+    async def close(self) -> None:
+        """Stop the worker, and what decodes images for it."""
+        await super().close()
+        if self._decoder is not None:
+            await self._decoder.close()
 
     def models(self) -> tuple[ModelState, ...]:
         """This model."""

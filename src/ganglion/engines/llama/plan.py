@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
-from ganglion.core.errors import InsufficientMemory, InvalidValue
+from ganglion.core.errors import InsufficientMemory, InvalidValue, LoadFailed
 from ganglion.core.model import ModelFacts, Pooling
 from ganglion.engines.llama import gpu_plan
 from ganglion.engines.llama.faults import InjectedFault
@@ -86,6 +86,9 @@ row is a whole vocabulary."""
 _SMALLEST_OUTPUT: Final = 64
 """Rows of logits that are allowed however large the vocabulary."""
 ELEMENT_BYTES: Final = {"f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
+_UNSUPPORTED_PROJECTORS: Final = frozenset({"deepseek4v", "hunyuanvl"})
+_PICTURE_BYTES: Final = 192 * 2**20
+"""What pictures take beside their projector: the buffers to read one, and those that are kept."""
 _OVERHEAD_BYTES: Final = 192 * 2**20
 """The worker's interpreter, the library and compute buffers of a small model."""
 
@@ -136,6 +139,8 @@ class EnginePlan:
     """How many layers there are, the output counted."""
     samples_in_graph: bool = False
     """Whether tokens are drawn where the logits are, wherever a request allows it."""
+    projector: str | None = None
+    """The file that turns pictures into embeddings, for a model that sees or hears."""
     niceness: int = 0
     """How far the worker stands back behind others that want the processor."""
 
@@ -203,6 +208,9 @@ def plan(
     """Decide everything, or say what does not fit; without `free_video_bytes` there is no accelerator."""
     if facts.context_length < 1 or facts.kv_values_per_token < 0:
         raise InvalidValue(f"{facts.path} does not say how long its context is.", param="model")
+    projector_bytes = _projector_bytes(facts)
+    if free_video_bytes is not None:
+        free_video_bytes = max(free_video_bytes - projector_bytes, 0)
     context = context_of(settings.context, facts.context_length)
     kv_tokens = settings.kv_tokens or context + DEFAULT_EXTRA
     element_bytes = ELEMENT_BYTES[settings.kv_type]
@@ -231,6 +239,7 @@ def plan(
     required = facts.memory_bytes(total + parked, element_bytes) + _OVERHEAD_BYTES
     if "embeddings" in facts.capabilities:
         required += vectors.size_bytes  # else it is asked for when the first vector is
+    required += projector_bytes
     video = 0
     if is_accelerated:
         assert free_video_bytes is not None
@@ -263,6 +272,7 @@ def plan(
         kv_folder_bytes=settings.kv_folder_bytes,
         vectors=vectors,
         concepts=settings.concepts,
+        projector=None if facts.projector is None else facts.projector.path,
     )
 
 
@@ -297,6 +307,20 @@ def _samples_in_graph(settings: "EngineSettings", facts: ModelFacts, accelerated
     if settings.graph_sampling is not None:
         return settings.graph_sampling
     return accelerated_layers >= gpu_plan.layer_count(facts)
+
+
+def _projector_bytes(facts: ModelFacts) -> int:
+    """What a model's projector takes; raises LoadFailed for one that cannot be used here."""
+    projector = facts.projector
+    if projector is None:
+        return 0
+    if projector.kind in _UNSUPPORTED_PROJECTORS:
+        raise LoadFailed(
+            f"{projector.path} is a projector of the kind {projector.kind}, whose rows depend on what stands "
+            "before a picture; that is not supported yet.",
+            hint="Load the model for text alone: --mmproj none.",
+        )
+    return projector.size_bytes + _PICTURE_BYTES
 
 
 def plan_second(

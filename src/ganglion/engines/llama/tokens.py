@@ -8,6 +8,8 @@ import msgspec
 
 from ganglion.core.errors import InsufficientMemory
 from ganglion.core.model import ModelFacts
+from ganglion.engines.images.decoder import ImageDecoder
+from ganglion.engines.images.placing import ImagePlacer
 from ganglion.engines.llama.plan import EnginePlan, plan_second
 from ganglion.engines.resources import free_bytes, usable_cores
 from ganglion.engines.settings import EngineSettings
@@ -22,10 +24,16 @@ _KEEP_S: Final = 5.0
 
 
 def worker_tokens(
-    facts: ModelFacts, settings: EngineSettings, plan: EnginePlan, *, limit: int
+    facts: ModelFacts,
+    settings: EngineSettings,
+    plan: EnginePlan,
+    *,
+    limit: int,
+    images: ImageDecoder | None = None,
 ) -> WorkerTokens:
     """The tokens of a planned model; nothing is started yet."""
-    return WorkerTokens(
+    placer = None if images is None else ImagePlacer(images, lambda: tokens.ready.sample_rate)
+    tokens = WorkerTokens(
         settings.model_id,
         Supervisor(settings.model_id, WORKER, msgspec.msgpack.encode(plan), settings.limits),
         vocabulary_size=facts.vocabulary_size,
@@ -33,7 +41,9 @@ def worker_tokens(
         make_second=partial(_make_second, facts, settings, plan),
         keep_s=_KEEP_S if plan.kv_folder is not None else 0.0,
         is_deterministic=plan.is_deterministic,
+        images=placer,
     )
+    return tokens
 
 
 def _make_second(

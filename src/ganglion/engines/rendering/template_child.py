@@ -39,7 +39,14 @@ def _reply(ask: RenderRequest, max_bytes: int) -> bytes:
         ask.is_continued,
     )
     try:
-        text = render(ask.source, prompt, bos_token=ask.bos_token, eos_token=ask.eos_token, now=ask.now)
+        text = render(
+            ask.source,
+            prompt,
+            bos_token=ask.bos_token,
+            eos_token=ask.eos_token,
+            now=ask.now,
+            is_typed=ask.is_typed,
+        )
         reply = msgspec.msgpack.encode(RenderedPrompt(text))
     except InvalidValue as error:
         return msgspec.msgpack.encode(RenderRefusal(error.message))

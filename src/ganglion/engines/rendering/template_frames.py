@@ -31,6 +31,8 @@ class RenderRequest(msgspec.Struct, frozen=True, array_like=True):
     tools: tuple[TemplateTool, ...] = ()
     thinking: Thinking = Thinking()
     is_continued: bool = False
+    is_typed: bool = False
+    """Whether contents are lists of parts."""
 
 
 class RenderedPrompt(msgspec.Struct, frozen=True, array_like=True, tag=True):

@@ -22,11 +22,13 @@ from ganglion.engines.supervision.ipc import (
     Detokenized,
     Embed,
     FromWorker,
+    ImagePlaced,
     KvLoaded,
     KvSaved,
     LoadKv,
     MeasurePieces,
     PiecesMeasured,
+    PlaceImage,
     SaveKv,
     SequenceGone,
     SequenceUpdate,
@@ -125,8 +127,8 @@ def _ignore_outcome(_: Outcome) -> None:
     """For work whose release matters to nobody."""
 
 
-_WorkerQuestion = Tokenize | Detokenize | MeasurePieces | Embed | SaveKv | LoadKv
-_WorkerAnswer = Tokenized | Detokenized | PiecesMeasured | Vectors | KvSaved | KvLoaded
+_WorkerQuestion = Tokenize | Detokenize | MeasurePieces | Embed | SaveKv | LoadKv | PlaceImage
+_WorkerAnswer = Tokenized | Detokenized | PiecesMeasured | Vectors | KvSaved | KvLoaded | ImagePlaced
 _Answer = TypeVar("_Answer", bound=_WorkerAnswer)
 
 
@@ -292,10 +294,13 @@ class Connection(asyncio.Protocol):
             case SequenceGone(id=number):
                 self._steps += 1
                 self._release(number, "abandoned")
-            case Tokenized() | Detokenized() | PiecesMeasured() | Vectors() | KvSaved() | KvLoaded():
+            case Tokenized() | Detokenized() | PiecesMeasured() | Vectors():
                 self._answer(frame.id, frame)
-            case WorkerProgress():
+            case KvSaved() | KvLoaded() | ImagePlaced():
+                self._answer(frame.id, frame)
+            case WorkerProgress(is_of_step=is_of_step):
                 self._answers += 1
+                self._steps += is_of_step
             case WorkerPong():
                 pass
             case WorkerRefusal(id=0):

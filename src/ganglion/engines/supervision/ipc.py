@@ -47,7 +47,9 @@ class Submit(_WorkerFrame, frozen=True):
     """Concept, strength and layers, None for all of the pack's."""
     wants_token_ids: bool = False
     tenant: str = ""
-    """Whose grammar it is: tenants take turns."""
+    """Whose grammar it is, and whose pictures: tenants take turns."""
+    images: list[tuple[int, str]] = []
+    """Where pictures begin, and which: what stands there are the ids of their `ImagePlaced`."""
 
 
 class Abort(_WorkerFrame, frozen=True):
@@ -109,6 +111,19 @@ class LoadKv(_WorkerFrame, frozen=True):
     state: bytes
 
 
+class PlaceImage(_WorkerFrame, frozen=True):
+    """Ask what a picture becomes, and hand it over; without pixels, whether the worker has it."""
+
+    id: int
+    digest: str
+    width: int = 0
+    height: int = 0
+    rgb: bytes = b""
+    sound: bytes = b""
+    """Of a sound in its place: samples at the projector's rate, float32 in the machine's byte order."""
+    tenant: str = ""
+
+
 class WorkerPing(_WorkerFrame, frozen=True):
     """Ask for a sign of life."""
 
@@ -155,6 +170,8 @@ class WorkerReady(_WorkerFrame, frozen=True):
     readout_layers: list[int] = []
     placement: str = ""
     """Where the layers went, for the log; empty where all are on the processor."""
+    sample_rate: int = 0
+    """Of the sounds that it takes, 0 where it takes none."""
     kv_tokens: int = 0
     """How many tokens its cache has room for, where only the worker can tell."""
 
@@ -195,6 +212,9 @@ class PiecesMeasured(_WorkerFrame, frozen=True):
 class WorkerProgress(_WorkerFrame, frozen=True):
     """What is to be embedded or tokenized is being read: a sign of progress, since it may take long."""
 
+    is_of_step: bool = False
+    """Whether it is a picture, which the sequences that are to step wait for."""
+
 
 class Vectors(_WorkerFrame, frozen=True):
     """The answer to Embed: float32 in the machine's byte order, one vector an input."""
@@ -215,6 +235,17 @@ class KvLoaded(_WorkerFrame, frozen=True):
 
     id: int
     length: int
+
+
+class ImagePlaced(_WorkerFrame, frozen=True):
+    """The answer to PlaceImage: what stands for the picture in a token list; empty where it is not there.
+
+    Those at and above 0 are marker tokens of the vocabulary. Each below 0 is a row of embeddings, and a
+    different number for every row of every picture.
+    """
+
+    id: int
+    ids: list[int]
 
 
 class TokenRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -283,7 +314,17 @@ class WorkerPong(_WorkerFrame, frozen=True):
 
 
 ToWorker = (
-    Submit | Abort | Tokenize | Detokenize | MeasurePieces | Embed | SaveKv | LoadKv | WorkerPing | StopWorker
+    Submit
+    | Abort
+    | Tokenize
+    | Detokenize
+    | MeasurePieces
+    | Embed
+    | SaveKv
+    | LoadKv
+    | PlaceImage
+    | WorkerPing
+    | StopWorker
 )
 FromWorker = (
     WorkerReady
@@ -295,6 +336,7 @@ FromWorker = (
     | Vectors
     | KvSaved
     | KvLoaded
+    | ImagePlaced
     | Stepped
     | SequenceGone
     | WorkerPong

@@ -10,7 +10,7 @@ waits for them. Without one, a suspect is let in when nobody else is inside, and
 import asyncio
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 from time import monotonic
@@ -39,7 +39,7 @@ class PromptKey:
     digest: bytes
 
 
-def key_of_tokens(salt: str, tokens: tuple[int, ...]) -> PromptKey:
+def key_of_tokens(salt: str, tokens: Iterable[int]) -> PromptKey:
     """A prompt's key; how its answer is sampled is no part of it."""
     return PromptKey(salt, blake2b(array("q", tokens).tobytes(), digest_size=16, person=b"tokens").digest())
 

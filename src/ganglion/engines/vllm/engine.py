@@ -2,16 +2,18 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Final
 
 import msgspec
 
 from ganglion.core.engine import Embedded, EmbedRequest, ManagedEngine, ModelState, Ranked, RankRequest
-from ganglion.core.errors import InvalidValue, LoadFailed
+from ganglion.core.errors import GanglionError, InvalidValue, LoadFailed
 from ganglion.core.model import ModelFacts
 from ganglion.engines.embedder import WorkerEmbedder
+from ganglion.engines.images.decoder import ImageDecoder
+from ganglion.engines.images.placing import ImagePlacer
 from ganglion.engines.resources import free_bytes
 from ganglion.engines.settings import EngineSettings
 from ganglion.engines.supervision.supervisor import Supervisor
@@ -41,6 +43,7 @@ class VllmEngine(WorkerEngine):
         facts = served_facts(facts)
         self._python = python_of(settings.vllm.python, os.environ)
         self._on_processor = computes_on_processor(self._python)
+        self._folder = WorkerFolder()
         decided = plan(
             settings,
             facts,
@@ -49,8 +52,11 @@ class VllmEngine(WorkerEngine):
             on_processor=self._on_processor,
             variables=os.environ,
         )
-        self._folder = WorkerFolder()
         self.plan: VllmPlan = replace(decided, folder=str(self._folder.path))
+        if not self.plan.sees:
+            plain = tuple(each for each in facts.capabilities if each != "vision")
+            facts = replace(facts, capabilities=plain)
+        self._decoder = ImageDecoder() if self.plan.sees else None
         limit = self.plan.parallel + settings.queue_limit
         tokens = WorkerTokens(
             settings.model_id,
@@ -65,8 +71,10 @@ class VllmEngine(WorkerEngine):
             limit=limit,
             check=check_request,
             has_children=True,
+            images=None if self._decoder is None else ImagePlacer(self._decoder, lambda: 0),
         )
-        super().__init__(facts, settings, tokens, context=self.plan.context, limit=limit)
+        senses = ("vision",) if self.plan.sees else ()
+        super().__init__(facts, settings, tokens, context=self.plan.context, limit=limit, senses=senses)
         self._embedder = WorkerEmbedder(
             tokens, longest=self.plan.context, vocabulary_size=facts.vocabulary_size
         )
@@ -80,11 +88,16 @@ class VllmEngine(WorkerEngine):
         except BaseException:
             self._folder.remove()
             raise
+        if self._decoder is not None:
+            with suppress(GanglionError):  # the first image tries again
+                await self._decoder.open()
 
     async def close(self) -> None:
         """Stop vLLM with all its processes."""
         await super().close()
         self._folder.remove()
+        if self._decoder is not None:
+            await self._decoder.close()
 
     async def embed(self, request: EmbedRequest) -> Embedded:
         """Embed every input."""
@@ -116,8 +129,6 @@ class VllmEngine(WorkerEngine):
             self._state(),
             engine="vllm",
             memory_mb=self.plan.required_bytes >> 20,
-            # vLLM would read images; nothing hands it any yet.
-            capabilities=tuple(each for each in self._state().capabilities if each != "vision"),
             kv_total=self.tokens.ready.kv_tokens,
             devices=("cpu",) if self._on_processor else self._settings.vllm.devices or ("gpu",),
             slots_total=self.plan.parallel,

@@ -1,4 +1,4 @@
-"""What vLLM is told besides where it reads concepts out of a model, or makes vectors and no text.
+"""What vLLM is told besides where a model sees, is read out, or makes vectors and no text.
 
 Law: hooks see every row of a pass, each once, in the process that reads it; what breaks that is refused by
 name.
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from ganglion.core.attachments import MAX_ATTACHMENTS
 from ganglion.core.errors import InvalidValue
 from ganglion.core.model import ModelFacts
 
@@ -20,6 +21,13 @@ POOLING_ARGUMENTS: Final[Mapping[str, Any]] = {
     "enable_chunked_prefill": None,
     "speculative_config": None,
 }
+PICTURE_LIMITS: Final[Mapping[str, Any]] = {"image": MAX_ATTACHMENTS, "video": 0, "audio": 0}
+"""Files of each kind in one prompt."""
+PICTURE_ARGUMENTS: Final[Mapping[str, Any]] = {
+    "mm_processor_cache_gb": 0,  # the worker keeps what was processed, each tenant's apart
+}
+PICTURE_BYTES: Final = 256 * 2**20
+"""What a worker keeps of processed pictures that no request waits for."""
 CONCEPT_VARIABLES: Final[Mapping[str, str]] = {
     # The hooks know how this runner lays out its batches.
     "VLLM_USE_V2_MODEL_RUNNER": "0",

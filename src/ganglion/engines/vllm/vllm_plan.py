@@ -16,6 +16,9 @@ from ganglion.core.errors import InsufficientMemory, InsufficientVideoMemory, In
 from ganglion.core.model import ModelFacts
 from ganglion.engines.vllm.special_runs import (
     CONCEPT_VARIABLES,
+    PICTURE_ARGUMENTS,
+    PICTURE_BYTES,
+    PICTURE_LIMITS,
     POOLING_ARGUMENTS,
     check_concepts,
     concept_arguments,
@@ -68,6 +71,8 @@ class VllmPlan:
     environment: dict[str, str] = field(default_factory=dict)
     bos_token: str = ""
     """The sign that begins a text, where the checkpoint has one."""
+    sees: bool = False
+    """Whether it reads pictures."""
     folder: str = ""
     """A place for files of the worker's own; whoever starts it removes them."""
 
@@ -99,9 +104,14 @@ def plan(
         variables_of_concepts = dict(CONCEPT_VARIABLES)
     if not facts.can_generate:
         arguments.update(POOLING_ARGUMENTS, max_model_len=settings.context)
+    sees = "vision" in facts.capabilities and facts.can_generate
+    if sees:
+        most = {**PICTURE_LIMITS, **(arguments.get("limit_mm_per_prompt") or {})}
+        arguments.update(PICTURE_ARGUMENTS, limit_mm_per_prompt=most)
     if settings.kv_tokens is not None or own.kv_cache_gb is not None:
         arguments["kv_cache_memory_bytes"] = kv_bytes
     required = _OVERHEAD_BYTES + (facts.size_bytes + kv_bytes if on_processor else 0)
+    required += PICTURE_BYTES if sees else 0
     _check_memory(settings.model_id, required, free_bytes)
     is_here = not on_processor and own.executor != "ray"  # else most of it lies on other machines
     if is_here and free_video_bytes is not None and free_video_bytes < facts.size_bytes:
@@ -119,9 +129,17 @@ def plan(
         processor_kv_bytes=kv_bytes,
         required_bytes=required,
         concepts=settings.concepts,
+        sees=sees and not _is_for_text_alone(arguments),
         environment=_environment(settings, variables) | variables_of_concepts,
         bos_token=facts.bos_token,
     )
+
+
+def _is_for_text_alone(arguments: Mapping[str, Any]) -> bool:
+    """Whether the settings leave out what reads pictures."""
+    most = arguments["limit_mm_per_prompt"]["image"]
+    count = most.get("count", 1) if isinstance(most, dict) else most
+    return count == 0 or bool(arguments.get("language_model_only"))
 
 
 def _check_memory(model_id: str, required: int, free_bytes: int) -> None:
@@ -215,6 +233,7 @@ _OWN_KEYS: Final[Mapping[str, str]] = {
     "structured_outputs_config": "requests, whose formats need it",
     "skip_tokenizer_init": "requests, whose formats need it",
     "disable_log_stats": "the watchdog, which needs it",
+    "mm_processor_cache_gb": "the engine, which keeps pictures itself",
     "worker_extension_cls": "the engine, which has one of its own",
 }
 """Arguments that `extra` may not name, and what they are left to."""

@@ -308,6 +308,12 @@ def _check_model(identity: Identity, model: str) -> None:
 
 def _plausible(usage: Usage) -> Usage:
     """The counts within what is possible."""
+    if (
+        0 <= usage.cached_tokens <= usage.prompt_tokens <= MAX_TOKENS
+        and 0 <= usage.completion_tokens <= MAX_TOKENS
+        and not usage.reasoning_tokens
+    ):
+        return usage
     prompt_tokens = max(0, min(usage.prompt_tokens, MAX_TOKENS))
     return Usage(
         prompt_tokens,

@@ -71,6 +71,7 @@ def listed_view(spec: NodeSpec, models: tuple[ListedModel, ...], last_heard_s: f
             context_length=model.context_length,
             created_s=model.created_s,
             sampling=FOREIGN_SAMPLING,
+            capabilities=("vision",) if spec.vision & {model.id, "*"} else (),
         )
         for model in models
         if spec.models is None or model.id in spec.models

@@ -13,6 +13,7 @@ from ganglion.gateway.proxy.routes import ProxyRoute
 from ganglion.gateway.proxy.tracing import Span
 from ganglion.gateway.routing.affinity import affinity_of
 from ganglion.gateway.routing.decision import only_loaded_model
+from ganglion.wire.pictures_in_body import shows_pictures
 from ganglion.wire.proxy_dialect import Peeked
 from ganglion.wire.token_bound import TokenBound
 
@@ -30,6 +31,7 @@ class RequestContext(Struct):
     peeked: Peeked | None = None
     """None where no model answers."""
     affinity: str = ""
+    has_images: bool = False
     span: Span | None = None
     """Where requests are traced."""
     bound: TokenBound | None = None
@@ -85,6 +87,7 @@ def inspect_request(context: RequestContext, quarantine: Quarantine, fleet: Flee
     head = call.head
     peeked = peek_query(head.target.query) if head.method == b"GET" else peek(route.dialect, call.body)
     context.peeked = peeked
+    context.has_images = shows_pictures(call.body)
     if not peeked.model:
         peeked.model, peeked.is_filled_in = (
             only_loaded_model(identity.of_these(fleet.servable_models())),
@@ -98,7 +101,9 @@ def inspect_request(context: RequestContext, quarantine: Quarantine, fleet: Flee
     if identity.models is not None and peeked.model not in identity.models:
         raise NotAllowed(f"This key may not ask for the model {peeked.model[:200]!r}.", param="model")
     if peeked.parts:
-        context.affinity = affinity_of(identity.tenant, peeked.model, *peeked.parts)
+        context.affinity = affinity_of(
+            identity.tenant, peeked.model, *peeked.parts, has_images=context.has_images
+        )
     if quarantine.is_quarantined(identity.tenant, head.target.path, call.body):
         raise RequestQuarantined(QUARANTINED_MESSAGE)
     return peeked

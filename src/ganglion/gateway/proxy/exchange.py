@@ -198,6 +198,7 @@ class ProxyExchange:
             context.affinity,
             self._state.tried,
             tenant=context.identity.tenant,
+            has_images=context.has_images,
         )
         if listener.quarantine.is_empty:
             decision, is_alone = listener.chooser.choose(request), False

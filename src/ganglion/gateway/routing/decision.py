@@ -46,6 +46,8 @@ class RoutingRequest(Struct, frozen=True, gc=False):
     """Whether the node must run nothing else of this gateway."""
     tenant: str = ""
     """Tenants take turns where requests wait for a node."""
+    has_images: bool = False
+    """Whether the node's model must see; one that does not say what it can may."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from ganglion.core.errors import (
     Overloaded,
     ShuttingDown,
     UpstreamUnavailable,
+    VisionUnsupported,
     WireUnsupported,
 )
 from ganglion.gateway.placing.placement import Infeasible, placement_error
@@ -94,11 +95,14 @@ def _pick(
     last: str = "",
 ) -> RoutableReplica | None:
     tried, in_flight, reserved = request.tried, loads.in_flight, loads.reserved
+    has_images = request.has_images
     free: list[tuple[int, RoutableReplica]] = []
     total = 0
     for replica in replicas:
         name = replica.name
         if replica.is_full or name in tried or name in reserved or loads.is_cooling(name):
+            continue
+        if has_images and not replica.sees:
             continue
         load = in_flight.get(name, 0)
         if (replica.cap is not None and load >= replica.cap) or (load and request.is_alone):
@@ -187,7 +191,14 @@ def _fallback(
     """The first of its fallbacks that can answer now, else the first that can be loaded."""
     cold: ColdModel | None = None
     for name in entry.model.fallbacks if entry.model is not None else ():
-        instead = RoutingRequest(name, request.wire, request.affinity, request.tried, tenant=request.tenant)
+        instead = RoutingRequest(
+            name,
+            request.wire,
+            request.affinity,
+            request.tried,
+            tenant=request.tenant,
+            has_images=request.has_images,
+        )
         match route(table, instead, loads, turn):
             case ChosenNode() | TranslatedNode() as decision:
                 return decision
@@ -221,16 +232,17 @@ def _why_not(
     )
 
 
-def _candidates(entry: ModelEntry, wire: Wire) -> tuple[RoutableReplica, ...]:
+def _candidates(entry: ModelEntry, wire: Wire, *, has_images: bool = False) -> tuple[RoutableReplica, ...]:
     """Every replica that could answer the call, on nodes that take work."""
-    return (*entry.ready(wire), *(entry.translating(wire) if wire in TRANSLATABLE_WIRES else ()))
+    every = (*entry.ready(wire), *(entry.translating(wire) if wire in TRANSLATABLE_WIRES else ()))
+    return tuple(replica for replica in every if replica.sees) if has_images else every
 
 
 def _full(entry: ModelEntry, request: RoutingRequest, loads: _NodeLoads) -> frozenset[str]:
     """Nodes that could take the request, were they not at their `max_in_flight`."""
     return frozenset(
         replica.name
-        for replica in _candidates(entry, request.wire)
+        for replica in _candidates(entry, request.wire, has_images=request.has_images)
         if replica.cap is not None
         and loads.in_flight.get(replica.name, 0) >= replica.cap
         and not replica.is_full
@@ -247,6 +259,13 @@ def _why_not_live(entry: ModelEntry, request: RoutingRequest, loads: _NodeLoads)
             param="model",
             extras={"wire": request.wire},
         )
+    if request.has_images:
+        replicas = tuple(replica for replica in replicas if replica.sees)
+        if not replicas:
+            return VisionUnsupported(
+                f"No server that holds {entry.name!r} is known to read images, and the request has one.",
+                extras={"model": entry.name, "suggestion": "send text only"},
+            )
     left = [
         replica
         for replica in replicas

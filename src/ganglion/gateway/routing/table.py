@@ -38,10 +38,16 @@ class _NodeIndex:
 class RoutableReplica:
     """A replica on a node that takes work: what the choice depends on, and the decisions ready made."""
 
-    __slots__ = ("cap", "chosen", "digest", "is_full", "load", "name", "seed", "translated")
+    __slots__ = ("cap", "chosen", "digest", "is_full", "load", "name", "seed", "sees", "translated")
 
     def __init__(
-        self, index: _NodeIndex, replica: Replica, max_in_flight: int | None, booked_as: str
+        self,
+        index: _NodeIndex,
+        replica: Replica,
+        max_in_flight: int | None,
+        booked_as: str,
+        *,
+        sees: bool,
     ) -> None:
         spec = index.view.spec
         self.name = spec.name
@@ -51,9 +57,20 @@ class RoutableReplica:
         self.is_full = max_in_flight is not None and replica.in_flight + replica.queued >= max_in_flight
         self.digest = index.view.digest
         self.seed = index.seed
+        self.sees = sees
         context_length = replica.context_length
         self.chosen = ChosenNode(spec, replica.id, booked_as, context_length)
         self.translated = TranslatedNode(spec, replica.id, booked_as, context_length)
+
+
+def _may_see(view: NodeView, replica: Replica) -> bool:
+    """Whether pictures may be passed on; a server that says nothing of its models is left to refuse them."""
+    return not replica.capabilities or "vision" in replica.capabilities
+
+
+def _sees_translated(view: NodeView, replica: Replica) -> bool:
+    """Whether pictures may be translated for a server: one that is not ours must be declared to take them."""
+    return "vision" in replica.capabilities or (view.spec.is_ours and not replica.capabilities)
 
 
 @dataclass(slots=True)
@@ -74,14 +91,16 @@ class ModelEntry:
         """Loaded, on nodes that take work and speak the wire."""
         replicas = self._ready.get(wire)
         if replicas is None:
-            replicas = self._ready[wire] = self._routable(lambda wires: wire in wires)
+            replicas = self._ready[wire] = self._routable(lambda wires: wire in wires, _may_see)
         return replicas
 
     def translating(self, wire: Wire) -> tuple[RoutableReplica, ...]:
         """Loaded, on nodes that take work, speak chat, and lack the wire."""
         replicas = self._translating.get(wire)
         if replicas is None:
-            replicas = self._routable(lambda wires: TRANSLATION_WIRE in wires and wire not in wires)
+            replicas = self._routable(
+                lambda wires: TRANSLATION_WIRE in wires and wire not in wires, _sees_translated
+            )
             self._translating[wire] = replicas
         return replicas
 
@@ -94,10 +113,12 @@ class ModelEntry:
         """Whether a node that takes work has it in one of these states."""
         return any(index.view.takes_work and replica.status in statuses for index, replica in self.found)
 
-    def _routable(self, speaks: Callable[[frozenset[Wire]], bool]) -> tuple[RoutableReplica, ...]:
+    def _routable(
+        self, speaks: Callable[[frozenset[Wire]], bool], sees: Callable[[NodeView, Replica], bool]
+    ) -> tuple[RoutableReplica, ...]:
         cap = self.model.max_in_flight if self.model is not None else None
         return tuple(
-            RoutableReplica(index, replica, cap, booked_as)
+            RoutableReplica(index, replica, cap, booked_as, sees=sees(index.view, replica))
             for (index, replica), booked_as in zip(self.found, self.booked_as, strict=True)
             if replica.is_servable and index.view.takes_work and speaks(index.view.spec.wires)
         )

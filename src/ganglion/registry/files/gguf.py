@@ -10,7 +10,7 @@ from reprlib import repr as shortened
 from typing import Final, Literal
 
 from ganglion.core.errors import LoadFailed, ModelNotFound
-from ganglion.core.model import ModelFacts, Pooling
+from ganglion.core.model import ModelFacts, Pooling, ProjectorFacts
 from ganglion.core.sampling import Sampling, file_bounds, sampling_from
 from ganglion.registry.files.capabilities import capabilities, is_encoder
 from ganglion.registry.files.gguf_reader import (
@@ -87,6 +87,8 @@ class GgufFileFacts:
     number: int = 1
     count: int = 1
     block_bytes: Mapping[int, int] = field(default_factory=dict)
+    projector: ProjectorFacts | None = None
+    """Of a companion that is one."""
 
 
 def read_facts(path: Path) -> ModelFacts:
@@ -195,12 +197,31 @@ def _file_facts(
         return GgufFileFacts("part", None, header.parameters, number, count, header.block_bytes)
     kind = _text(metadata, "general.type")
     if kind in _COMPANION_TYPES or _text(metadata, "general.architecture") in _COMPANION_ARCHITECTURES:
-        return GgufFileFacts("companion", None, header.parameters)
+        projector = _projector(path, status, metadata)
+        return GgufFileFacts("companion", None, header.parameters, projector=projector)
     if not header.tensor_count and count == 1:
         raise MalformedGguf("it holds no weights, only a vocabulary")
     facts = _facts(path, status, header, reader)
     file = GgufFileFacts("model", facts, header.parameters, number, count, header.block_bytes)
     return replace(file, facts=replace(facts, block_bytes=_block_bytes([file], facts.block_count)))
+
+
+def _projector(path: Path, status: os.stat_result, metadata: Metadata) -> ProjectorFacts | None:
+    if _text(metadata, "general.architecture") not in _COMPANION_ARCHITECTURES:
+        return None
+    # Older files have one encoder, which sees, and say neither.
+    sees = metadata.get("clip.has_vision_encoder") is True or "clip.vision.block_count" in metadata
+    hears = metadata.get("clip.has_audio_encoder") is True
+    kinds = (_text(metadata, f"clip.{of}projector_type") for of in ("", "vision.", "audio."))
+    widths = (_whole(metadata, f"clip.{of}.projection_dim", _WIDTH_LIMIT) for of in ("vision", "audio"))
+    return ProjectorFacts(
+        path=str(path),
+        size_bytes=status.st_size,
+        kind=next((kind for kind in kinds if kind), "mlp")[:_ARCHITECTURE_LIMIT],
+        sees=sees,
+        hears=hears,
+        width=next((width for width in widths if width), 0),
+    )
 
 
 def _facts(path: Path, status: os.stat_result, header: GgufFileHeader, reader: GgufReader) -> ModelFacts:

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from ganglion.core.errors import ModelNotFound
 from ganglion.registry.files.checkpoint_files import CONFIG, SUFFIX, checkpoint_of, is_weights, pickles
 from ganglion.registry.files.formats import FORMATS, Format, format_of_tag
+from ganglion.registry.files.projectors import choose_projector
 from ganglion.registry.files.quantisation import choose, variants
 
 
@@ -49,13 +51,23 @@ class WantedModel:
     ) -> FoundModel:
         if wanted == "gguf":
             found = choose(self.repo, quant, variants(listed))
-            return FoundModel("gguf", found.quant, found.paths)
+            return FoundModel("gguf", found.quant, (*found.paths, *_projector(found.paths[0], listed)))
         checkpoint = checkpoint_of(listed)
         if checkpoint is None or checkpoint.missing is not None:
             missing = None if checkpoint is None else checkpoint.missing
             raise ModelNotFound(str(self), hint=_absence(listed, missing, others))
         code = checkpoint.code if self.trusts_code else ()
         return FoundModel("safetensors", "", (*checkpoint.beside, *code, *checkpoint.weights))
+
+
+def _projector(model: str, listed: tuple[str, ...]) -> tuple[str, ...]:
+    """The projector beside a model in its repository: in its folder, else where the repository begins."""
+    for folder in dict.fromkeys((PurePosixPath(model).parent, PurePosixPath())):
+        names = {path.name: path for path in map(PurePosixPath, listed) if path.parent == folder}
+        found = choose_projector(PurePosixPath(model).name, names)
+        if found is not None:
+            return (str(names[found]),)
+    return ()
 
 
 def _is_there(wanted: Format, listed: tuple[str, ...]) -> bool:

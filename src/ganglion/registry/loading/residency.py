@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, cast
 
+from ganglion.core.attachments import attachments_of, check_attachments
 from ganglion.core.delivery import Sink, generate_into, give, pulled
 from ganglion.core.engine import (
     Activation,
@@ -74,6 +75,12 @@ def _continuer(engine: ManagedEngine) -> SessionEngine:
     if hasattr(engine, "continue_tokens"):
         return cast(SessionEngine, engine)
     raise EngineUnavailable("The engine of this model does not keep token sessions.")
+
+
+def _check_attachments(request: Request, resident: Resident) -> None:
+    """Raise where a model cannot take what a prompt holds; what its file leaves open, it says once loaded."""
+    if attachments_of(request.prompt) and (capabilities := resident.capabilities):
+        check_attachments(request.prompt, request.model, capabilities)
 
 
 def _refuse_another_engine(resident: Resident, options: LoadOptions) -> None:
@@ -233,11 +240,13 @@ class Residency:
         """Deliver the named model's answer, loading it when it is not here."""
         try:
             resident = await self._resolve_for_request(request.model, request.tenant)
+            _check_attachments(request, resident)
             with self._claimed(resident) as claim:
                 if await self._must_wait(resident, claim):
                     await give(sink, Progress("queued", 0, resident.claims))
                     await self._loader.ensure_loaded(resident, claim, LoadOptions(), is_patient=True)
                 assert resident.engine is not None
+                _check_attachments(request, resident)
                 await generate_into(resident.engine, replace(request, model=resident.id), sink)
         except GanglionError as error:
             await give(sink, Failed(error))
@@ -264,14 +273,16 @@ class Residency:
         async with self._serving(model) as (model_id, engine):
             return await _continuer(engine).load_kv(model_id, salt, tokens, state)
 
-    async def place_image(self, model: str, data: bytes, mime: str) -> PlacedImage:
+    async def place_image(self, model: str, data: bytes, mime: str, *, tenant: str = "") -> PlacedImage:
         """What an image takes, by the named model."""
-        async with self._serving(model) as (model_id, engine):
-            return await _continuer(engine).place_image(model_id, data, mime)
+        async with self._serving(model, tenant) as (model_id, engine):
+            return await _continuer(engine).place_image(model_id, data, mime, tenant=tenant)
 
     async def read(self, request: Request) -> ReadPrompt:
         """The prompt as the named model reads it."""
         async with self._serving(request.model, request.tenant) as (model_id, engine):
+            if attachments_of(request.prompt):
+                check_attachments(request.prompt, request.model, engine.models()[0].capabilities)
             return await _reader(engine).read(replace(request, model=model_id))
 
     async def detokenize(self, model: str, tokens: tuple[int, ...], *, tenant: str = "") -> str:

@@ -156,6 +156,11 @@ class Resident:
             for state in states
         )
 
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """What it can do, as its engine says once it is loaded, else as its file does."""
+        return frozenset(each for state in self.states() for each in state.capabilities)
+
     def _from_outside(self) -> ModelState:
         candidate = self.candidate
         return ModelState(

@@ -63,6 +63,8 @@ class ManifestEntry:
     sampling: Sampling = Sampling()
     chat_template: str | None = None
     """The template itself, or the absolute path of its file."""
+    mmproj: str | None = None
+    """The absolute path of its projector, or "none"."""
     gpu_layers: int | None = None
     layout: DeviceLayout = DEFAULT_LAYOUT
 
@@ -98,6 +100,7 @@ class _Table(Struct, frozen=True):
     aliases: str | tuple[str, ...] = ()
     sampling: dict[str, object] | None = None
     chat_template: _Text | None = None
+    mmproj: _Text | None = None
     gpu_layers: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     tensor_parallel: _WayCount | None = None
     pipeline_parallel: _WayCount | None = None
@@ -196,6 +199,7 @@ def _from_table(key: str, table: _Table, place: _KeyPath) -> ManifestEntry:
         aliases=_aliases(key, table.aliases, place.under("aliases")),
         sampling=_sampling(table.sampling or {}, place.under("sampling")),
         chat_template=_template(table.chat_template, place),
+        mmproj=_projector(table.mmproj, place),
         gpu_layers=table.gpu_layers,
         layout=_layout(table, place),
     )
@@ -248,6 +252,10 @@ def _template(text: str | None, place: _KeyPath) -> str | None:
     if text is None or "{" in text:
         return text
     return str(_path(text, place.under("chat_template")))
+
+
+def _projector(text: str | None, place: _KeyPath) -> str | None:
+    return text if text is None or text == "none" else str(_path(text, place.under("mmproj")))
 
 
 def _layout(table: _Table, place: _KeyPath) -> DeviceLayout:

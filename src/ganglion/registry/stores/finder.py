@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from ganglion.registry.files.checkpoint_files import is_weights
 from ganglion.registry.files.formats import FORMATS, Format
+from ganglion.registry.files.projectors import with_senses
 from ganglion.registry.hub.environment import cache_folder, expanded, user_home
 from ganglion.registry.naming.catalogue import NameCatalogue
 from ganglion.registry.naming.manifest import ModelsManifest, read_manifest
@@ -82,6 +83,7 @@ _REGISTRY: Final = "registry.ollama.ai"
 _LIBRARY: Final = "library"
 _HUBS: Final = frozenset({"hf.co", "huggingface.co"})
 _MODEL_LAYER: Final = "application/vnd.ollama.image.model"
+_PROJECTOR_LAYER: Final = "application/vnd.ollama.image.projector"
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -103,11 +105,13 @@ def ollama_models(walk: FolderWalk) -> Iterator[ModelFiles]:
             for model in walk.folders(namespace.path):
                 for tag in walk.entries(model.path):
                     manifest = walk.file(model.path, tag)
-                    blob = blobs.get(_blob_name(manifest)) if manifest is not None else None
+                    named = _blob_names(manifest) if manifest is not None else {}
+                    blob = blobs.get(named.get(_MODEL_LAYER, ""))
                     if blob is not None:
                         name = f"{_called(host.name, namespace.name, model.name)}:{tag.name}"
                         hub_id = f"{namespace.name}/{model.name}" if host.name in _HUBS else None
-                        yield ModelFiles(name, (blob,), hub_id)
+                        projector = blobs.get(named.get(_PROJECTOR_LAYER, ""))
+                        yield ModelFiles(name, (blob,), hub_id, projector=projector)
 
 
 def _called(host: str, namespace: str, model: str) -> str:
@@ -122,17 +126,20 @@ def _blobs(walk: FolderWalk, folder: str) -> dict[str, FoundFile]:
     return {file.name: file for file in files if file is not None}
 
 
-def _blob_name(manifest: FoundFile) -> str:
-    """The file of the manifest's weights; empty when it names none."""
+def _blob_names(manifest: FoundFile) -> dict[str, str]:
+    """The files that the manifest names, by what they are; of several of a kind the first."""
     if manifest.status.st_size > _MANIFEST_LIMIT:
-        return ""
+        return {}
     try:
         with Path(manifest.path).open("rb") as file:
             layers = msgspec.json.decode(file.read(_MANIFEST_LIMIT), type=_Manifest).layers
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ""
-    digests = [layer.digest for layer in layers if layer.media_type == _MODEL_LAYER]
-    return next((digest.replace(":", "-") for digest in digests if _DIGEST.fullmatch(digest)), "")
+        return {}
+    named: dict[str, str] = {}
+    for layer in layers:
+        if _DIGEST.fullmatch(layer.digest):
+            named.setdefault(layer.media_type, layer.digest.replace(":", "-"))
+    return named
 
 
 # People sort files by maker, family and size; nobody sorts them eight folders deep.
@@ -219,6 +226,9 @@ def _model(candidate: ModelFiles, store: Store, known: FileIndex) -> StoredModel
     if summary is None or not summary.is_model:
         return None
     path = _path(first)
+    projector = candidate.projector
+    beside = None if projector is None else known.summary(projector.path, projector.status)
+    senses = () if beside is None else beside.capabilities
     model = StoredModel(
         name=candidate.name,
         path=path,
@@ -229,7 +239,8 @@ def _model(candidate: ModelFiles, store: Store, known: FileIndex) -> StoredModel
         quantisation=summary.quantisation,
         parameters=summary.parameters,
         context_length=summary.context_length,
-        capabilities=summary.capabilities,
+        capabilities=with_senses(summary.capabilities, senses),
+        projector=_path(projector) if projector is not None and senses else None,
         hub_id=candidate.hub_id,
         error=candidate.error or _disagreement(path, summary, 1, len(candidate.files)),
     )

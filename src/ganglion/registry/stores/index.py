@@ -18,6 +18,7 @@ from msgspec import Struct
 from ganglion.core.errors import LoadFailed, ModelNotFound
 from ganglion.core.model import ModelFacts
 from ganglion.registry.files.gguf import GgufFileFacts, read_file
+from ganglion.registry.files.projectors import senses_of
 from ganglion.registry.files.safetensors import read_facts
 from ganglion.registry.files.whole_files import write_atomically
 from ganglion.registry.stores.walk import FoundFile
@@ -27,7 +28,7 @@ FILE_NAME: Final = "models.index"
 ENTRIES_LIMIT: Final = 50_000
 _SIZE_LIMIT: Final = 64 << 20
 _ERROR_LIMIT: Final = 1000
-_MAGIC: Final = b"ganglion models 1\n"
+_MAGIC: Final = b"ganglion models 2\n"
 _CHECK_BYTES: Final = 4
 
 
@@ -128,7 +129,14 @@ def _summary(file: ModelFacts | GgufFileFacts) -> FileSummary:
         return _of_facts(file, file.parameters)
     if file.facts is None:
         is_part = file.kind == "part"
-        return FileSummary(is_part, parameters=file.parameters, number=file.number, count=file.count)
+        senses = () if file.projector is None else senses_of(file.projector)
+        return FileSummary(
+            is_part,
+            parameters=file.parameters,
+            capabilities=senses,
+            number=file.number,
+            count=file.count,
+        )
     return _of_facts(file.facts, file.parameters, file.number, file.count)
 
 

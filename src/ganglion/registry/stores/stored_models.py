@@ -39,6 +39,8 @@ class StoredModel:
     """As trained; 0 when the file does not say."""
     capabilities: tuple[str, ...] = ()
     format: Format = "gguf"
+    projector: Path | None = None
+    """The file beside it that lets it see or hear."""
 
 
 # Law: it opens nothing and answers only with files that were handed in. Names are compared in any case. Of

@@ -6,13 +6,14 @@ alone: one that is linked from inside is found where it lies, and one that lies 
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from ganglion.registry.files.parts import FilePart, part_of
+from ganglion.registry.files.projectors import choose_projector, is_projector
 
 # A root is a folder that somebody pointed at, be it the root of a disk: looking through it has to end.
 ENTRIES_LIMIT: Final = 500_000
@@ -109,7 +110,6 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 SUFFIX: Final = ".gguf"
-_PROJECTOR: Final = "mmproj"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,22 +122,37 @@ class ModelFiles:
     error: str | None = None
     folder: str | None = None
     """Of a checkpoint, which is its folder; None for a file."""
+    projector: FoundFile | None = None
+    """The file that lies beside it and lets it see or hear."""
 
 
 def group_files(files: Iterable[FoundFile], hub_id: str | None = None) -> Iterator[ModelFiles]:
     """Whole files as they come, then split ones; a projector, and parts without their first, are none."""
-    split: dict[tuple[str, str, int], dict[int, FoundFile]] = {}
+    folders: dict[str, dict[str, FoundFile]] = {}
     for file in files:
-        if _PROJECTOR in file.name.lower():
-            continue
-        part = part_of(file.name)
-        if part is None:
-            yield ModelFiles(file.name[: -len(SUFFIX)], (file,), hub_id)
-        else:
-            split.setdefault((file.folder, part.stem, part.count), {})[part.number] = file
-    for (_, stem, count), parts in split.items():
+        folders.setdefault(file.folder, {})[file.name] = file
+    split: dict[tuple[str, str, int], dict[int, FoundFile]] = {}
+    for inside in folders.values():
+        for file in inside.values():
+            if is_projector(file.name):
+                continue
+            part = part_of(file.name)
+            if part is None:
+                beside = _projector_of(file, inside)
+                yield ModelFiles(file.name[: -len(SUFFIX)], (file,), hub_id, projector=beside)
+            else:
+                split.setdefault((file.folder, part.stem, part.count), {})[part.number] = file
+    for (folder, stem, count), parts in split.items():
         if 1 in parts:
-            yield _joined(FilePart(stem, 1, count, SUFFIX), parts, hub_id)
+            whole = _joined(FilePart(stem, 1, count, SUFFIX), parts, hub_id)
+            yield replace(whole, projector=_projector_of(parts[1], folders[folder]))
+
+
+def _projector_of(model: FoundFile, inside: Mapping[str, FoundFile]) -> FoundFile | None:
+    if not any(map(is_projector, inside)):
+        return None
+    name = choose_projector(model.name, inside)
+    return None if name is None else inside[name]
 
 
 def _joined(first: FilePart, parts: dict[int, FoundFile], hub_id: str | None) -> ModelFiles:

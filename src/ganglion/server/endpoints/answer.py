@@ -95,6 +95,7 @@ class _AnswerEndpoint:
         call = self._format.parse(
             body, _parse_context(scope, self._settings, self._format.id_prefix, self._seal)
         )
+        del body  # with images it is megabytes, which an answer may outlast by minutes
         self._log(call, scope)
         with self._gate.admit():
             await while_connected(scope, receive, self._answer(call, scope, receive, send))

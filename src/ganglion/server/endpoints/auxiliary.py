@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from ganglion.core.engine import Embedder, Engine, PromptReader
 from ganglion.core.errors import WireUnsupported
-from ganglion.core.request import Request, TextPrompt
+from ganglion.core.request import PLACEHOLDER, Request, TextPrompt
 from ganglion.server.answers import Answers
 from ganglion.server.capabilities import EngineCapabilities
 from ganglion.server.endpoints.http import JsonEndpoint, json_response
@@ -90,8 +90,14 @@ class TokenizerEndpoints:
         call = tokenizer.parse_tokenize(body, is_strict=self._settings.is_strict)
         model = self._named(call.model)
         tokens = (await self._reader.read(self._request(call, model, principal.tenant))).tokens
-        pieces = await self._reader.pieces(model, tokens, tenant=principal.tenant) if call.has_pieces else ()
+        pieces = await self._pieces(model, tokens, principal.tenant) if call.has_pieces else ()
         return tokenizer.tokenized(call, tokens, pieces, await self._context_length(model))
+
+    async def _pieces(self, model: str, tokens: tuple[int, ...], tenant: str) -> tuple[bytes, ...]:
+        """The bytes of each token; a place of an image has none."""
+        said = tuple(token for token in tokens if token != PLACEHOLDER)
+        pieces = iter(await self._reader.pieces(model, said, tenant=tenant))
+        return tuple(b"" if token == PLACEHOLDER else next(pieces) for token in tokens)
 
     async def _context_length(self, model: str) -> int:
         try:

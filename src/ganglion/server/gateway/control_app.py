@@ -15,6 +15,7 @@ from ganglion.server.capabilities import capabilities_of
 from ganglion.server.endpoints.info import InfoRoutes
 from ganglion.server.gate import Gate
 from ganglion.server.gateway.key_meter import AdmissionMiddleware
+from ganglion.server.images.image_engine import ImageEngine
 from ganglion.server.middleware.auth import trusted_auth
 from ganglion.server.middleware.model_lookup import DefaultModel
 from ganglion.server.observed import ObservedEngine
@@ -44,7 +45,7 @@ def build_control_app(
 
     `admissions` are what the proxy reserved for the requests that it hands over.
     """
-    capabilities = capabilities_of(engine, ObservedEngine(engine, metrics, settings.deadlines))
+    capabilities = capabilities_of(engine, ObservedEngine(ImageEngine(engine), metrics, settings.deadlines))
 
     async def metrics_page(_: Request) -> Response:
         return Response(await page(), headers={"content-type": CONTENT_TYPE})

@@ -12,8 +12,9 @@ import secrets
 from dataclasses import dataclass, replace
 from typing import Final
 
+from ganglion.core.attachments import attachments_of
 from ganglion.core.engine import PromptReader
-from ganglion.core.errors import InvalidValue
+from ganglion.core.errors import InvalidValue, UnsupportedParameter
 from ganglion.core.request import ChatPrompt, Message, Request, TextPrompt, ToolCall
 from ganglion.wire import chat, tokenizer
 from ganglion.wire.answer_format import ParseContext
@@ -48,6 +49,12 @@ async def render_messages(
     body = with_model(tokenizer.parse_template(new.chat).chat or b"{}", new.model)
     context = ParseContext(request_id, 0, tenant=tenant, is_strict=is_strict)
     request = chat.parse(body, context).requests[0]
+    if attachments_of(request.prompt):
+        raise UnsupportedParameter(
+            "Messages are rendered to tokens, and an image or a sound is none.",
+            param="chat",
+            hint="Render the text around it, and append an image itself with AppendImage.",
+        )
     if not new.is_continued:
         read = await reader.read(request)
         return _RenderedMessages(read.tokens, read.text or "")

@@ -66,7 +66,9 @@ class GrpcServer:
             measured, capabilities.reader, engine.models, session_settings
         )
         await sessions.start()
-        self._metrics.sessions = lambda: SessionCounts(sessions.open_sessions, sessions.tokens_in_memory)
+        self._metrics.sessions = lambda: SessionCounts(
+            sessions.open_sessions, sessions.tokens_in_memory, sessions.image_bytes_in_memory
+        )
         service = SalienceService(
             sessions,
             capabilities.reader,

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
+from ganglion.core.attachments import MAX_ATTACHMENT_BYTES
 from ganglion.core.errors import DeadlineExceeded, InvalidValue, MissingParameter, Overloaded
 from ganglion.core.fair_queue import FairQueue
 from ganglion.engines.fair_semaphore import FairPermit, FairSemaphore
@@ -61,7 +62,8 @@ class SessionUploads:
 
 QUICK_MESSAGES: Final = 8
 QUICK_MESSAGES_EACH: Final = 4
-"""Messages that are read at once, and of one tenant: with the slow ones, 48 MiB of the largest."""
+"""Messages that are read at once, and of one tenant: with the slow ones, 48 MiB of all but images, and
+240 MiB of those."""
 SLOW_MESSAGES: Final = 4
 SLOW_MESSAGES_EACH: Final = 3
 QUICK_S: Final = 2.0
@@ -136,17 +138,19 @@ class _MessageTurn:
 KIBIBYTE: Final = 2**10
 SMALL_BYTES: Final = 16 * KIBIBYTE
 """Names, ids and numbers."""
-LARGEST_BYTES: Final = 4 * 2**20 + 64 * KIBIBYTE
-"""A million tokens, or four mebibytes of text, of an image or of a saved session, as gRPC has it by default,
-and what stands around them. No message of any method is received beyond it."""
+CONTENT_BYTES: Final = 4 * 2**20 + 64 * KIBIBYTE
+"""A million tokens, or four mebibytes of text or of a saved session, as gRPC has it by default, and what
+stands around them."""
+LARGEST_BYTES: Final = MAX_ATTACHMENT_BYTES + 64 * KIBIBYTE
+"""An image, of the size that every wire takes. No message of any method is received beyond it."""
 METHOD_BYTES: Final = {
     "OpenSession": 64 * KIBIBYTE,  # a few steers with their layers
-    "Generate": LARGEST_BYTES,
+    "Generate": CONTENT_BYTES,
     "AppendImage": LARGEST_BYTES,
-    "RestoreSession": LARGEST_BYTES,
-    "RenderMessages": LARGEST_BYTES,
-    "Tokenize": LARGEST_BYTES,
-    "Detokenize": LARGEST_BYTES,
+    "RestoreSession": CONTENT_BYTES,
+    "RenderMessages": CONTENT_BYTES,
+    "Tokenize": CONTENT_BYTES,
+    "Detokenize": CONTENT_BYTES,
 }
 """By the method's name; those that are not here take small messages."""
 MAX_FIELDS: Final = 8192

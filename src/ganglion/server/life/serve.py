@@ -22,6 +22,7 @@ from ganglion.server.bind import bind, check_bind, grpc_port_of, url_of
 from ganglion.server.fleet_membership import FleetMembership, Leases
 from ganglion.server.gate import Gate
 from ganglion.server.grpc.grpc_server import GrpcServer
+from ganglion.server.images.outbound import Outbound
 from ganglion.server.life.app_server import AppServer, until_listening, uvicorn_config
 from ganglion.server.life.joining import check_join, joined_gateways
 from ganglion.server.life.signals import (
@@ -84,11 +85,13 @@ async def serve(
     join: JoinSettings = NO_GATEWAYS,
     opening: asyncio.Task[None] | None = None,
     listener: socket.socket | None = None,
+    outbound: Outbound | None = None,
 ) -> None:
     """Serve until `shutdown` is asked for, by us or by a signal.
 
     `on_listening` is called with the URL, and before it `on_rpc` with the address of gRPC, where there is
     one. `opening` is the engine's, where that began before, and `listener` a socket that was bound before.
+    `outbound` fetches images; left out, as the settings say.
     Raises StartRefused, or what kept the engine from opening.
     """
     shutdown = shutdown or Shutdown()
@@ -110,7 +113,15 @@ async def serve(
             settings = structs.replace(settings, grpc_port=rpc.address.port)
         state = AppState() if storage is None else await stack.enter_async_context(open_store(storage))
         app = build_node(
-            engine, settings, gate, keys, machine=machine, state=state, metrics=metrics, membership=membership
+            engine,
+            settings,
+            gate,
+            keys,
+            machine=machine,
+            state=state,
+            metrics=metrics,
+            membership=membership,
+            outbound=outbound,
         )
         server = AppServer(uvicorn_config(app, settings), DescriptorWatch())
         stack.enter_context(on_termination(shutdown))

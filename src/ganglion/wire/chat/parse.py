@@ -5,7 +5,7 @@ from typing import TypeVar, assert_never
 
 import msgspec
 
-from ganglion.core.errors import InvalidValue, UnsupportedParameter, VisionUnsupported
+from ganglion.core.errors import InvalidValue, UnsupportedParameter
 from ganglion.core.request import (
     ChatPrompt,
     JsonValue,
@@ -16,6 +16,7 @@ from ganglion.core.request import (
     ToolUse,
 )
 from ganglion.wire.answer_format import ParseContext, ParsedCall
+from ganglion.wire.attached_files import MessageContent, check_attachment_count
 from ganglion.wire.chat.chat_tools import LegacyFunctionChoice, legacy_call_id, legacy_tool_use, tool_use_of
 from ganglion.wire.chat.schema import (
     ChatAssistantMessage,
@@ -213,7 +214,7 @@ def _messages(fields: ChatBody) -> tuple[Message, ...]:
     called: str | None = None
     """The call that the last function was called with, which its answer belongs to."""
     for place, message in enumerate(fields.messages):
-        read = _message(message, f"messages[{place}]", fields.model)
+        read = _message(message, f"messages[{place}]")
         if isinstance(message, ChatAssistantMessage) and message.function_call is not None:
             called = legacy_call_id(place)
             call = ToolCall(called, message.function_call.name, message.function_call.arguments)
@@ -221,28 +222,29 @@ def _messages(fields: ChatBody) -> tuple[Message, ...]:
         elif isinstance(message, ChatFunctionMessage):
             read = replace(read, tool_call_id=called)
         messages.append(read)
+    check_attachment_count(messages)
     return tuple(messages)
 
 
-def _message(message: ChatMessageParam, path: str, model: str) -> Message:
+def _message(message: ChatMessageParam, path: str) -> Message:
     match message:
         case ChatSystemMessage(content=content, name=name):
-            return Message("system", _text(content, path, model), name=name)
+            return Message("system", _text(content), name=name)
         case ChatDeveloperMessage(content=content, name=name):
-            return Message("developer", _text(content, path, model), name=name)
+            return Message("developer", _text(content), name=name)
         case ChatUserMessage(content=parts, name=name):
-            return Message("user", _text(parts, path, model), name=name)
+            return _shown(Message("user", "", name=name), parts, path)
         case ChatAssistantMessage():
-            return _assistant(message, path, model)
+            return _assistant(message, path)
         case ChatToolMessage(content=content, name=name, tool_call_id=call_id):
-            return Message("tool", _text(content, path, model), name=name, tool_call_id=call_id)
+            return _shown(Message("tool", "", name=name, tool_call_id=call_id), content, path)
         case ChatFunctionMessage(content=content, name=name):
             return Message("tool", content or "", name=name)
         case _:
             assert_never(message)
 
 
-def _assistant(message: ChatAssistantMessage, path: str, model: str) -> Message:
+def _assistant(message: ChatAssistantMessage, path: str) -> Message:
     if message.audio is not None:
         param = f"{path}.audio"
         raise UnsupportedParameter(f"The parameter '{param}' is not supported.", param=param)
@@ -250,7 +252,7 @@ def _assistant(message: ChatAssistantMessage, path: str, model: str) -> Message:
     reasoning = message.reasoning if message.reasoning_content is None else message.reasoning_content
     return Message(
         "assistant",
-        _text(content or "", path, model),
+        _text(content or ""),
         reasoning=reasoning,
         name=message.name,
         tool_calls=tuple(map(_call, message.tool_calls or ())),
@@ -267,29 +269,32 @@ def _call(call: PastFunctionCall | PastCustomCall) -> ToolCall:
             assert_never(call)
 
 
-def _text(
-    content: str | list[ChatTextPart] | list[ChatUserPart] | list[ChatTextPart | ChatRefusalPart],
-    path: str,
-    model: str,
-) -> str:
+def _text(content: str | list[ChatTextPart] | list[ChatTextPart | ChatRefusalPart]) -> str:
     if isinstance(content, str):
         return content
-    return "".join(_part(part, f"{path}.content[{place}]", model) for place, part in enumerate(content))
+    return "".join(part.text if isinstance(part, ChatTextPart) else part.refusal for part in content)
 
 
-def _part(part: ChatUserPart | ChatRefusalPart, path: str, model: str) -> str:
-    match part:
-        case ChatTextPart(text=text):
-            return text
-        case ChatRefusalPart(refusal=text):
-            return text
-        case ChatImagePart() | ChatInputImagePart():
-            raise VisionUnsupported(
-                f"The model {model!r} reads text only, and '{path}' is an image.",
-                param=path,
-                extras={"model": model, "suggestion": "send text only"},
-            )
-        case ChatAudioPart() | ChatFilePart():
-            raise UnsupportedParameter(f"'{path}' is neither text nor an image.", param=path)
-        case _:
-            assert_never(part)
+def _shown(message: Message, parts: str | list[ChatUserPart], path: str) -> Message:
+    """The message with this content."""
+    if isinstance(parts, str):
+        return replace(message, content=parts)
+    content = MessageContent()
+    for place, part in enumerate(parts):
+        where = f"{path}.content[{place}]"
+        match part:
+            case ChatTextPart(text=text):
+                content.say(text)
+            case ChatImagePart(image_url=image):
+                content.show(image.url, where, ".image_url.url", image.detail)
+            case ChatInputImagePart(image_url=url, detail=detail):
+                content.show(url, where, ".image_url", detail)
+            case ChatAudioPart(input_audio=audio):
+                content.play(audio.data, where, ".input_audio.data", audio.format)
+            case ChatFilePart():
+                raise UnsupportedParameter(
+                    f"'{where}' is a file, and only text, images and sounds are read.", param=where
+                )
+            case _:
+                assert_never(part)
+    return replace(message, content=content.text, attachments=tuple(content.attachments))

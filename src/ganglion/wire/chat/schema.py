@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ganglion.core.events import FinishReason, Token
-from ganglion.core.request import Effort
+from ganglion.core.request import Effort, ImageDetail
 from ganglion.wire.chat.chat_tools import ChatFunction, ChatTool, FunctionChoice, ToolChoice
 from ganglion.wire.chunk_stream import ChunkContext
 from ganglion.wire.fields import (
@@ -198,16 +198,37 @@ class ChatRefusalPart(Struct, frozen=True, tag_field="type", tag="refusal"):
     refusal: str
 
 
+class ChatImageUrl(Struct, frozen=True):
+    """A data URI, or an http or https address."""
+
+    url: str
+    detail: ImageDetail | None = None
+
+
 class ChatImagePart(Struct, frozen=True, tag_field="type", tag="image_url"):
-    """An image; refused, since no model here sees."""
+    """An image, for a model that sees."""
+
+    image_url: ChatImageUrl
 
 
 class ChatInputImagePart(Struct, frozen=True, tag_field="type", tag="input_image"):
-    """An image in the words of the Responses wire; refused."""
+    """An image in the words of the Responses wire."""
+
+    image_url: str
+    detail: ImageDetail | None = None
+
+
+class ChatAudio(Struct, frozen=True):
+    """A sound as base64."""
+
+    data: str
+    format: Literal["wav", "mp3"]
 
 
 class ChatAudioPart(Struct, frozen=True, tag_field="type", tag="input_audio"):
-    """Audio; refused."""
+    """A sound, for a model that hears."""
+
+    input_audio: ChatAudio
 
 
 class ChatFilePart(Struct, frozen=True, tag_field="type", tag="file"):
@@ -274,9 +295,9 @@ class ChatAssistantMessage(Struct, frozen=True, tag_field="role", tag="assistant
 
 
 class ChatToolMessage(Struct, frozen=True, tag_field="role", tag="tool"):
-    """What a tool answered."""
+    """What a tool answered, images included: other wires have them there, and a gateway puts them in chat."""
 
-    content: str | list[ChatTextPart]
+    content: str | list[ChatUserPart]
     tool_call_id: str
     name: str | None = None
 

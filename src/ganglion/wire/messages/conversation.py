@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import assert_never
 
+from ganglion.core.attachments import joined_content
 from ganglion.core.errors import InvalidValue, UnsupportedParameter
 from ganglion.core.request import Message, ToolCall
+from ganglion.wire.attached_files import MessageContent, check_attachment_count
 from ganglion.wire.decode import read_object
-from ganglion.wire.fields import vision_unsupported
 from ganglion.wire.messages.hosted_blocks import (
     CompactionBlock,
     ContainerUploadBlock,
@@ -35,6 +36,9 @@ from ganglion.wire.messages.schema import (
     Citations,
     ContentSource,
     DocumentBlock,
+    ImageAddress,
+    ImageBytes,
+    ImageFile,
     MessagesAssistantMessage,
     MessagesImageBlock,
     MessagesMessageParam,
@@ -75,17 +79,17 @@ def conversation_of(
     system: str | list[TextBlock] | None,
     messages: list[MessagesMessageParam],
     *,
-    model: str,
     tenant: str,
     seal: HmacSeal,
 ) -> MessagesConversation:
     """Read the conversation, or raise the InvalidRequest that names the block which cannot be read."""
-    reader = _Reader(model, tenant, seal)
+    reader = _Reader(tenant, seal)
     if system:
         reader.turns.append(Message("system", _blocks(system)))
     for place, message in enumerate(messages):
         reader.read(message, f"messages[{place}]")
     turns, left_out = _merged(reader.turns), reader.left_out()
+    check_attachment_count(turns)
     last = turns[-1] if turns else None
     if last is None or last.role != "assistant":
         return MessagesConversation(turns, False, reader.unsealed, left_out)
@@ -101,7 +105,6 @@ def conversation_of(
 class _Reader:
     """The conversation as far as it is read."""
 
-    model: str
     tenant: str
     seal: HmacSeal
     turns: list[Message] = field(default_factory=list)
@@ -135,32 +138,44 @@ class _Reader:
                 assert_never(message)
 
     def _user(self, blocks: list[UserBlock], path: str) -> None:
-        said: list[str] = []
+        content = MessageContent()
+        is_said = not blocks
         for place, block in enumerate(blocks):
             inside = f"{path}.content[{place}]"
             if isinstance(block, ToolResultBlock):
-                self._say(said)
+                if is_said:
+                    self._say(content)
+                content, is_said = MessageContent(), False
                 self._result(block, inside)
             elif isinstance(block, ContainerUploadBlock):
                 self._skip(block)
             elif isinstance(block, CompactionBlock):
-                said.append(block.content or "")
+                content.say(block.content or "")
+                is_said = True
             else:
-                said.append(self._readable(block, inside))
-        if said or not blocks:
-            self._say(said or [""])
+                self._read_block(block, inside, content)
+                is_said = True
+        if is_said:
+            self._say(content)
 
-    def _say(self, said: list[str]) -> None:
-        if said:
-            self.turns.append(Message("user", "".join(said)))
-            said.clear()
+    def _say(self, content: MessageContent) -> None:
+        self.turns.append(Message("user", content.text, attachments=tuple(content.attachments)))
 
     def _result(self, block: ToolResultBlock, path: str) -> None:
-        content = self._joined(block.content or "", f"{path}.content")
+        content = MessageContent()
         # A turn of a tool has no place for its failure but its words.
-        told = f"Error: {content}" if block.is_error else content
-        name = self.names.get(block.tool_use_id)
-        self.turns.append(Message("tool", told, name=name, tool_call_id=call_id(block.tool_use_id)))
+        if block.is_error:
+            content.say("Error: ")
+        self._read_blocks(block.content or "", f"{path}.content", content)
+        self.turns.append(
+            Message(
+                "tool",
+                content.text,
+                name=self.names.get(block.tool_use_id),
+                tool_call_id=call_id(block.tool_use_id),
+                attachments=tuple(content.attachments),
+            )
+        )
 
     def _assistant(self, blocks: list[AssistantBlock], path: str) -> None:
         first = part = _AssistantPart()
@@ -210,24 +225,28 @@ class _Reader:
         self.unsealed += 1
         return []
 
-    def _joined(self, content: str | Sequence[_ReadableBlock], path: str) -> str:
-        if isinstance(content, str):
-            return content
-        return "".join(self._readable(block, f"{path}[{place}]") for place, block in enumerate(content))
+    def _read_blocks(
+        self, blocks: str | Sequence[_ReadableBlock], path: str, content: MessageContent
+    ) -> None:
+        if isinstance(blocks, str):
+            content.say(blocks)
+            return
+        for place, block in enumerate(blocks):
+            self._read_block(block, f"{path}[{place}]", content)
 
-    def _readable(self, block: _ReadableBlock, path: str) -> str:
+    def _read_block(self, block: _ReadableBlock, path: str, content: MessageContent) -> None:
         match block:
             case TextBlock(text=text):
-                return text
+                content.say(text)
             case ToolReferenceBlock(tool_name=name):
-                return name
-            case SearchResultBlock(content=content):
+                content.say(name)
+            case SearchResultBlock(content=found):
                 self._note_citations(block.citations)
-                return "\n".join(filter(None, (block.title, block.source, _text(content))))
+                content.say("\n".join(filter(None, (block.title, block.source, _text(found)))))
             case DocumentBlock():
-                return self._document(block, path)
-            case MessagesImageBlock():
-                raise vision_unsupported(self.model, path)
+                self._document(block, path, content)
+            case MessagesImageBlock(source=source):
+                _show(source, path, content)
             case _:
                 assert_never(block)
 
@@ -235,13 +254,14 @@ class _Reader:
         if citations is not None and citations.enabled:
             self.skipped.append("citations, which no model makes here")
 
-    def _document(self, block: DocumentBlock, path: str) -> str:
+    def _document(self, block: DocumentBlock, path: str, content: MessageContent) -> None:
         self._note_citations(block.citations)
+        said = MessageContent()
         match block.source:
             case TextSource(data=text):
-                pass
-            case ContentSource(content=content):
-                text = self._joined(content, f"{path}.source.content")
+                said.say(text)
+            case ContentSource(content=blocks):
+                self._read_blocks(blocks, f"{path}.source.content", said)
             case Base64Source() | UrlSource() | UploadedFileSource():
                 param = f"{path}.source"
                 raise UnsupportedParameter(
@@ -249,7 +269,27 @@ class _Reader:
                 )
             case _:
                 assert_never(block.source)
-        return "\n".join(filter(None, (block.title, block.context, text)))
+        headings = [each for each in (block.title, block.context) if each]
+        has_body = bool(said.text or said.attachments)
+        content.say("\n".join([*headings, ""] if has_body else headings) if headings else "")
+        content.extend(said)
+
+
+def _show(source: ImageBytes | ImageAddress | ImageFile, path: str, content: MessageContent) -> None:
+    match source:
+        case ImageBytes(data=data, media_type=media_type):
+            content.show_base64(data, path, ".source.data", media_type)
+        case ImageAddress(url=url):
+            content.show(url, path, ".source.url")
+        case ImageFile():
+            param = f"{path}.source.file_id"
+            raise UnsupportedParameter(
+                f"'{param}' names an uploaded file, and no files are kept here.",
+                param=param,
+                hint="Send the image as base64.",
+            )
+        case _:
+            assert_never(source)
 
 
 @dataclass(slots=True)
@@ -276,7 +316,8 @@ def _merged(turns: list[Message]) -> tuple[Message, ...]:
         if len(same) == 1 or role not in ("user", "assistant"):
             merged += same
         elif role == "user":
-            merged.append(Message(role, _BETWEEN_TURNS.join(turn.content for turn in same)))
+            content, attachments = joined_content(same, _BETWEEN_TURNS)
+            merged.append(Message(role, content, attachments=attachments))
         else:
             merged.append(
                 Message(

@@ -176,7 +176,6 @@ def _built_prompt(fields: _PromptBody, context: ParseContext) -> _BuiltPrompt:
     turns = conversation_of(
         fields.system,
         fields.messages,
-        model=fields.model,
         tenant=context.tenant,
         seal=_seal(context),
     )

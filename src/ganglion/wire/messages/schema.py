@@ -41,8 +41,29 @@ class TextBlock(Struct, frozen=True, tag_field="type", tag="text"):
     text: str
 
 
+class ImageBytes(Struct, frozen=True, tag_field="type", tag="base64"):
+    """An image as base64, and what it is."""
+
+    data: str
+    media_type: Annotated[str, Meta(max_length=256)]
+
+
+class ImageAddress(Struct, frozen=True, tag_field="type", tag="url"):
+    """An image somewhere else."""
+
+    url: str
+
+
+class ImageFile(Struct, frozen=True, tag_field="type", tag="file"):
+    """An uploaded image; refused, since no files are kept."""
+
+    file_id: str
+
+
 class MessagesImageBlock(Struct, frozen=True, tag_field="type", tag="image"):
-    """An image; refused, since no model here sees."""
+    """An image, for a model that sees."""
+
+    source: ImageBytes | ImageAddress | ImageFile
 
 
 class TextSource(Struct, frozen=True, tag_field="type", tag="text"):

@@ -1,7 +1,7 @@
 """Parses the bodies of `/api/chat` and `/api/generate` into requests."""
 
 from functools import lru_cache
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -20,9 +20,9 @@ from ganglion.core.request import (
     ToolUse,
 )
 from ganglion.wire.answer_format import ParseContext, ParsedCall
+from ganglion.wire.attached_files import MessageContent, check_attachment_count
 from ganglion.wire.decode import decode
 from ganglion.wire.field_policy import FieldPolicy
-from ganglion.wire.fields import vision_unsupported
 from ganglion.wire.ollama.options import (
     HINTS,
     IGNORED_OPTIONS,
@@ -49,6 +49,7 @@ from ganglion.wire.unknown_fields import fields_of
 _options = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
 _chat = msgspec.json.Decoder(OllamaChatBody)
 _generate = msgspec.json.Decoder(OllamaGenerateBody)
+_IMAGE_MARK: Final = "[img]"
 _MAX_BYTES = {"format": 2**18, "options": 2**18, "tools": 2**20}
 _OPTIONS = FieldPolicy(
     OllamaOptions, unsupported=UNSUPPORTED_OPTIONS, ignored=IGNORED_OPTIONS, prefix="options."
@@ -62,7 +63,7 @@ def parse_chat(body: bytes, context: ParseContext) -> ParsedCall[OllamaReplyCont
     prompt: Prompt | None = None
     if fields.messages:
         tools = ToolUse(tuple(_tool(tool) for tool in fields.tools or ()))
-        messages = _messages(fields.messages, fields.model)
+        messages = _messages(fields.messages)
         prompt = ChatPrompt(messages, tool_use=tools, thinking=_thinking(fields.think))
     return _call(fields, prompt, "chat", context, unknown)
 
@@ -71,9 +72,7 @@ def parse_generate(body: bytes, context: ParseContext) -> ParsedCall[OllamaReply
     """Read a body of `/api/generate`, or raise the InvalidRequest that names what is wrong with it."""
     unknown = check_fields(body, OllamaGenerateBody, is_strict=context.is_strict)
     fields = decode(_generate, body)
-    if fields.images:
-        raise vision_unsupported(fields.model, "images", "holds")
-    prompt = _prompt(fields) if fields.prompt or fields.suffix else None
+    prompt = _prompt(fields) if fields.prompt or fields.suffix or fields.images else None
     return _call(fields, prompt, "generate", context, unknown)
 
 
@@ -171,10 +170,15 @@ def _prompt(fields: OllamaGenerateBody) -> Prompt:
     text = fields.prompt or ""
     if not fields.raw and not fields.suffix:
         system = (Message("system", fields.system),) if fields.system else ()
-        return ChatPrompt((*system, Message("user", text)), thinking=_thinking(fields.think))
+        content = _content(text, fields.images, "images")
+        asked = Message("user", content.text, attachments=tuple(content.attachments))
+        check_attachment_count((asked,))
+        return ChatPrompt((*system, asked), thinking=_thinking(fields.think))
     other = "raw" if fields.raw else "suffix"
     if fields.system:
         raise InvalidValue(f"'system' cannot be combined with '{other}'.", param="system")
+    if fields.images:
+        raise InvalidValue(f"'images' cannot be combined with '{other}'.", param="images")
     if fields.think:
         raise InvalidValue(f"'think' needs a template, and a prompt with '{other}' has none.", param="think")
     return TextPrompt(text, fields.suffix or None)
@@ -185,13 +189,12 @@ def _tool(tool: OllamaTool) -> Tool:
     return Tool(function.name, function.description, function.parameters)
 
 
-def _messages(params: list[OllamaMessage], model: str) -> tuple[Message, ...]:
+def _messages(params: list[OllamaMessage]) -> tuple[Message, ...]:
     """The turns; a tool's answer that names no call belongs to one of the last turn that made any."""
     messages: list[Message] = []
     waiting: list[ToolCall] = []
     for place, message in enumerate(params):
-        if message.images:
-            raise vision_unsupported(model, f"messages[{place}].images", "holds")
+        content = _content(message.content or "", message.images, f"messages[{place}].images")
         calls = _calls(message, place)
         waiting = list(calls) or waiting
         call_id = message.tool_call_id
@@ -200,14 +203,30 @@ def _messages(params: list[OllamaMessage], model: str) -> tuple[Message, ...]:
         messages.append(
             Message(
                 message.role,
-                message.content or "",
+                content.text,
                 reasoning=message.thinking,
                 name=message.tool_name,
                 tool_call_id=call_id,
                 tool_calls=calls,
+                attachments=tuple(content.attachments),
             )
         )
+    check_attachment_count(messages)
     return tuple(messages)
+
+
+def _content(text: str, images: list[str] | None, path: str) -> MessageContent:
+    """A text with its images: the first ones stand where it marks a place, the others before it."""
+    content = MessageContent()
+    before, *after = text.split(_IMAGE_MARK, len(images)) if images else (text,)
+    paths = [(image, f"{path}[{place}]") for place, image in enumerate(images or ())]
+    for image, where in paths[len(after) :]:
+        content.show_base64(image, where)
+    content.say(before)
+    for (image, where), said in zip(paths, after, strict=False):
+        content.show_base64(image, where)
+        content.say(said)
+    return content
 
 
 def _calls(message: OllamaMessage, place: int) -> tuple[ToolCall, ...]:

@@ -207,7 +207,7 @@ class OllamaToolCall(Struct, frozen=True):
 
 
 class OllamaMessage(Struct, frozen=True):
-    """One turn; images are refused, since no model here sees."""
+    """One turn; images are base64, for a model that sees."""
 
     role: _MessageRole
     content: str | None = None

@@ -8,6 +8,8 @@ from typing import Annotated, Literal, cast
 
 from msgspec import Meta, Raw, Struct
 
+from ganglion.core.request import ImageDetail
+
 MAX_ID_LENGTH = 256
 ItemId = Annotated[str, Meta(min_length=1, max_length=MAX_ID_LENGTH)]
 Status = Literal["in_progress", "completed", "incomplete"]
@@ -31,8 +33,12 @@ class Refusal(Struct, frozen=True, tag_field="type", tag="refusal"):
     refusal: str
 
 
-class InputImage(Struct, frozen=True, tag_field="type", tag="input_image"):
-    """An image; refused, since no model here sees."""
+class InputImage(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="input_image"):
+    """An image, for a model that sees: it is kept and listed as it was sent."""
+
+    image_url: str | None = None
+    file_id: str | None = None
+    detail: ImageDetail | None = None
 
 
 class InputFile(Struct, frozen=True, tag_field="type", tag="input_file"):

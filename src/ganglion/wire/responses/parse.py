@@ -179,7 +179,7 @@ def build_call(
     items = kept_items(parsed.items, context.ids, referenced or {})
     check_outputs_have_calls(history, items)
     offer = _offer(body, history, items)
-    turns = PromptBuilder(body.model, context.seal)
+    turns = PromptBuilder(context.seal)
     turns.add(history, "history")
     turns.add(items, "input")
     messages = turns.end()

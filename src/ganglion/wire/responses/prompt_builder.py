@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
-from ganglion.core.errors import InvalidValue, UnsupportedParameter
-from ganglion.core.request import ChatPrompt, Message, ToolCall
-from ganglion.wire.fields import vision_unsupported
+from ganglion.core.errors import InvalidValue, MissingParameter, UnsupportedParameter
+from ganglion.core.request import ChatPrompt, Message, Role, ToolCall
+from ganglion.wire.attached_files import MessageContent, check_attachment_count
 from ganglion.wire.responses import hosted_items
 from ganglion.wire.responses.compaction import open_compaction, open_reasoning
 from ganglion.wire.responses.hosted_items import call_id_of
@@ -110,7 +110,6 @@ def _calls_of(items: Iterable[Item]) -> set[str | None]:
 class PromptBuilder:
     """Messages as they are collected; `warnings` say what of an item could not be used."""
 
-    model: str
     seal: Seal | None = None
     messages: list[Message] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -127,6 +126,7 @@ class PromptBuilder:
     def end(self) -> tuple[Message, ...]:
         """All messages, when no item follows."""
         self._end_turn()
+        check_attachment_count(self.messages)
         return tuple(self.messages)
 
     def _add(self, item: Item, path: str) -> None:
@@ -134,10 +134,14 @@ class PromptBuilder:
             case MessageItem(role="assistant", content=content):
                 if self._text is not None or self._calls:
                     self._end_turn()
-                self._text = self._joined(content, f"{path}.content")
+                self._text = _text(content, "assistant", f"{path}.content")
             case MessageItem(role=role, content=content):
                 self._end_turn()
-                self.messages.append(Message(role, self._joined(content, f"{path}.content")))
+                if role != "user":
+                    self.messages.append(Message(role, _text(content, role, f"{path}.content")))
+                    return
+                read = _content(content, f"{path}.content")
+                self.messages.append(Message(role, read.text, attachments=tuple(read.attachments)))
             case FunctionCallItem(arguments=arguments):
                 self._call(item, arguments)
             case CustomToolCallItem(input=text):
@@ -193,9 +197,16 @@ class PromptBuilder:
 
     def _output(self, item: FunctionCallOutputItem | CustomToolCallOutputItem, path: str) -> None:
         self._end_turn()
-        text = self._joined(item.output, f"{path}.output")
-        name = self._names.get(item.call_id)
-        self.messages.append(Message("tool", text, name=name, tool_call_id=item.call_id))
+        read = _content(item.output, f"{path}.output")
+        self.messages.append(
+            Message(
+                "tool",
+                read.text,
+                name=self._names.get(item.call_id),
+                tool_call_id=item.call_id,
+                attachments=tuple(read.attachments),
+            )
+        )
 
     def _think(self, item: ReasoningItem, path: str) -> None:
         if self._text is not None or self._calls:
@@ -222,20 +233,45 @@ class PromptBuilder:
         self.add(items, f"{path}.encrypted_content")
         self._end_turn()
 
-    def _joined(self, content: str | list[Part], path: str) -> str:
-        if isinstance(content, str):
-            return content
-        if len(content) == 1 and isinstance(content[0], InputText | OutputText):
-            return content[0].text
-        return "".join(self._part(part, f"{path}[{place}]") for place, part in enumerate(content))
 
-    def _part(self, part: Part, path: str) -> str:
+def _content(content: str | list[Part], path: str) -> MessageContent:
+    read = MessageContent()
+    if isinstance(content, str):
+        read.say(content)
+        return read
+    for place, part in enumerate(content):
+        where = f"{path}[{place}]"
         match part:
             case InputText(text=text) | OutputText(text=text) | Refusal(refusal=text):
-                return text
+                read.say(text)
             case InputImage():
-                raise vision_unsupported(self.model, path)
+                _show(part, where, read)
             case InputFile() | InputAudio():
-                raise UnsupportedParameter(f"'{path}' is neither text nor an image.", param=path)
+                raise UnsupportedParameter(f"'{where}' is neither text nor an image.", param=where)
             case _:
                 assert_never(part)
+    return read
+
+
+def _show(image: InputImage, path: str, read: MessageContent) -> None:
+    if image.file_id is not None:
+        param = f"{path}.file_id"
+        raise UnsupportedParameter(
+            f"'{param}' names an uploaded file, and no files are kept here.",
+            param=param,
+            hint="Send the image as a data URI in 'image_url'.",
+        )
+    if image.image_url is None:
+        param = f"{path}.image_url"
+        raise MissingParameter(f"The parameter '{param}' is required.", param=param)
+    read.show(image.image_url, path, ".image_url", image.detail)
+
+
+def _text(content: str | list[Part], role: Role, path: str) -> str:
+    read = _content(content, path)
+    if read.attachments:
+        param = read.attachments[0].path
+        raise InvalidValue(
+            f"'{param}' is an image, and a message of the role {role!r} holds text.", param=param
+        )
+    return read.text

@@ -24,7 +24,13 @@ from ganglion.core.request import (
     WithoutWords,
 )
 from ganglion.wire.fields import sampler_fields
-from ganglion.wire.upstream.foreign_request import RequestFields, foreign_fields, sampling_fields, unsupported
+from ganglion.wire.upstream.foreign_request import (
+    RequestFields,
+    content_of,
+    foreign_fields,
+    sampling_fields,
+    unsupported,
+)
 
 _encode = msgspec.json.Encoder().encode
 _STREAMED: RequestFields = {"stream": True, "stream_options": {"include_usage": True}}
@@ -84,7 +90,7 @@ def _our_body(request: Request, prompt: ChatPrompt) -> RequestFields:
 
 
 def _message(message: Message) -> RequestFields:
-    told: RequestFields = {"role": message.role, "content": message.content}
+    told: RequestFields = {"role": message.role, "content": content_of(message)}
     if message.name is not None:
         told["name"] = message.name
     if message.role == "tool":

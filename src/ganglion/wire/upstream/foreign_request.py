@@ -1,12 +1,15 @@
 """Encodes the fields of a chat body for another server, as far as all servers spell them alike."""
 
+import base64
 from typing import Any
 
 import msgspec
 
+from ganglion.core.attachments import media_type_of
 from ganglion.core.errors import UnsupportedParameter
 from ganglion.core.request import (
     NEAREST_EFFORT,
+    Attachment,
     ChatPrompt,
     JsonSchema,
     JsonValue,
@@ -116,14 +119,47 @@ def _format(request: Request) -> RequestFields | None:
     return {"type": "json_schema", "json_schema": named}
 
 
+def content_of(message: Message) -> str | list[RequestFields]:
+    """A message's content: its text, or the parts of one that holds pictures and sounds."""
+    if not message.attachments:
+        return message.content
+    parts: list[RequestFields] = []
+    start = 0
+    for attachment in message.attachments:
+        _say(message.content[start : attachment.at], parts)
+        parts.append(_attached(attachment))
+        start = attachment.at
+    _say(message.content[start:], parts)
+    return parts
+
+
+def _say(text: str, parts: list[RequestFields]) -> None:
+    if text:
+        parts.append({"type": "text", "text": text})
+
+
+def _attached(attachment: Attachment) -> RequestFields:
+    media_type = media_type_of(attachment.data)
+    data = base64.b64encode(attachment.data).decode()
+    if attachment.kind == "audio":
+        file_format = "wav" if media_type == "audio/wav" else "mp3"
+        return {"type": "input_audio", "input_audio": {"data": data, "format": file_format}}
+    image: RequestFields = {"url": attachment.url or f"data:{media_type};base64,{data}"}
+    if attachment.detail != "auto":
+        image["detail"] = attachment.detail
+    return {"type": "image_url", "image_url": image}
+
+
 def _message(message: Message, custom: frozenset[str]) -> RequestFields:
     match message.role:
         case "system" | "developer":
             return {"role": "system", "content": message.content}
         case "tool":
+            if message.attachments:
+                raise unsupported(message.attachments[0].path, "A picture in the answer of a tool")
             return {"role": "tool", "content": message.content, "tool_call_id": message.tool_call_id or ""}
         case "user":
-            told: RequestFields = {"role": "user", "content": message.content}
+            told: RequestFields = {"role": "user", "content": content_of(message)}
             return told if message.name is None else {**told, "name": message.name}
         case "assistant":
             return _assistant(message, custom)

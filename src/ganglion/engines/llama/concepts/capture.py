@@ -13,13 +13,12 @@ import numpy.typing as npt
 from ganglion.core.errors import EngineFailed, LoadFailed
 from ganglion.engines.concepts.pack import ConceptBook
 from ganglion.engines.llama.native.arrays import Floats
-from ganglion.engines.llama.native.context import NativeContext
+from ganglion.engines.llama.native.context import NativeContext, Run
 from ganglion.engines.llama.native.eval_filter import EvalFilter
 from ganglion.engines.llama.native.model import NativeModel
 from ganglion.scheduler.spans import Spans
 
 _Rows = npt.NDArray[np.intp]
-BatchRun = tuple[int, int, list[int], bool]
 """Slot, first position, tokens, and whether the last one's logits are wanted."""
 Split = Literal["whole", "even", "consecutive"]
 """How a batch is computed: as it stands, in parts that hold as many rows of each slot, or of each in a row of
@@ -82,7 +81,12 @@ class Capture:
         self._narrow = frozenset(index for index, rows in self._probed.items() if rows < len(_PROBE))
 
     def decode(
-        self, context: NativeContext, runs: Sequence[BatchRun], more: Spans, read: Spans, split: Split
+        self,
+        context: NativeContext,
+        runs: Sequence[Run],
+        more: Spans,
+        read: Spans,
+        split: Split,
     ) -> list[int | None]:
         """Run a batch as the context does, reading some rows of it on the way."""
         if not read:
@@ -106,7 +110,7 @@ class Capture:
         """What was read of rows that follow each other in the last batch: `[rows, layers, concepts]`."""
         return self._values[first : first + count]
 
-    def _begin(self, runs: Sequence[BatchRun], more: Spans, read: Spans, split: Split) -> None:
+    def _begin(self, runs: Sequence[Run], more: Spans, read: Spans, split: Split) -> None:
         self._has_logits[:] = self._read[:] = False
         row = 0
         for _, _, tokens, wants_logits in runs:

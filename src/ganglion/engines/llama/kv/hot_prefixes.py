@@ -44,6 +44,8 @@ def open_disk_cache(plan: EnginePlan, model: NativeModel) -> PrefixDiskCache | N
     # Several kinds of cache in one state only fit a context of the same shape, which nobody promises.
     if plan.kv_folder is None or not model.has_one_cache:
         return None
+    if plan.projector is not None and model.has_coordinates:
+        return None  # a file holds cells and not where pictures lie among them
     try:
         fingerprint = kv_fingerprint(Path(plan.path), library_path(), plan.kv_type, plan.gpu_layers)
         disk_cache = PrefixDiskCache(Path(plan.kv_folder), fingerprint, plan.kv_folder_bytes)

@@ -33,6 +33,7 @@ from ganglion.engines.llama.native.model import NativeModel
 from ganglion.engines.llama.native.saved_state import SavedState
 from ganglion.engines.llama.plan import EnginePlan
 from ganglion.engines.supervision.ipc import MAX_STATE_BYTES, KvLoaded, KvSaved, LoadKv, SaveKv
+from ganglion.scheduler.pictures import pictures_in
 from ganglion.scheduler.pool import KvPool
 from ganglion.scheduler.prefix import BLOCK, digests
 
@@ -122,7 +123,9 @@ class KvTransfer:
         if state is None:
             return 0
         chain = digests(frame.salt, frame.tokens)
-        known = self._pool.reusable(frame.salt, frame.tokens, chain, len(frame.tokens))
+        known = self._pool.reusable(
+            frame.salt, frame.tokens, chain, len(frame.tokens), pictures=pictures_in(frame.tokens)
+        )
         if known >= length:
             return known
         self._owners[frame.salt] = None
@@ -133,7 +136,9 @@ class KvTransfer:
 
     def _save(self, frame: SaveKv, own: _OwnFormat) -> None:
         self._runner.settle(self._pool.take_moves())
-        found = self._pool.find(frame.salt, frame.tokens, digests(frame.salt, frame.tokens))
+        found = self._pool.find(
+            frame.salt, frame.tokens, digests(frame.salt, frame.tokens), pictures_in(frame.tokens)
+        )
         if found is None or own.shape.size_bytes(found[1]) > MAX_STATE_BYTES:
             self._answer_nothing(frame)
         else:

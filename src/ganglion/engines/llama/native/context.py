@@ -10,18 +10,27 @@ from ganglion.core.errors import EngineFailed
 from ganglion.engines.llama.native.arrays import Floats
 from ganglion.engines.llama.native.graph_chain import GraphChain
 from ganglion.engines.llama.native.library import Library
+from ganglion.engines.llama.native.picture_rows import PictureRows
 from ganglion.engines.llama.native.sampler_chain import SamplerChain
 from ganglion.engines.llama.native.saved_state import SavedState
+
+Run = tuple[int, int, Sequence[int] | PictureRows, bool]
+"""A slot, a position, tokens or rows of a picture, and whether the last one's logits are wanted.
+
+The position is that of the first token or row; where rows have coordinates, that of their picture.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSizes:
-    """What a model's numbers come in: logits, residuals, layers of them, and vectors."""
+    """What a model's numbers come in: logits, residuals, rows of input, layers, and vectors."""
 
     vocabulary: int
     hidden: int
+    input: int
     blocks: int
     vector: int
+    has_coordinates: bool = False
 
 
 class NativeContext:
@@ -44,26 +53,37 @@ class NativeContext:
         base = ffi.cast("llama_seq_id *", self._slots.ctypes.data)
         self._slot_pointers = ffi.new("llama_seq_id *[]", [base + row for row in range(batch)])
         self._batch = ffi.new("llama_batch *")
-        self._batch.token = ffi.cast("llama_token *", self._tokens.ctypes.data)
-        self._batch.pos = ffi.cast("llama_pos *", self._positions.ctypes.data)
+        self._grid = np.empty(4 * batch if sizes.has_coordinates else 0, np.int32)
+        self._position_pointer = ffi.cast("llama_pos *", self._positions.ctypes.data)
         self._batch.n_seq_id = ffi.cast("int32_t *", self._counts.ctypes.data)
         self._batch.seq_id = self._slot_pointers
+        self._token_pointer = ffi.cast("llama_token *", self._tokens.ctypes.data)
+        self._rows: Floats = np.empty((0, sizes.input), np.float32)
+        """Rows of embeddings, made room for by the first batch that has some."""
         self._copies: dict[int, int | None] = {}
         """Slots that are copied with the next batch, each target with the length that it is cut to."""
         self._batch.logits = ffi.cast("int8_t *", self._has_output.ctypes.data)
 
-    def decode(
-        self, runs: Iterable[tuple[int, int, Sequence[int], bool]], more: Iterable[tuple[int, int]] = ()
-    ) -> list[int | None]:
+    def decode(self, runs: Iterable[Run], more: Iterable[tuple[int, int]] = ()) -> list[int | None]:
         """Run one batch of (slot, first position, tokens, wants logits); returns each run's logits row.
 
-        `more` are spans of rows of the batch whose logits, or vectors, are wanted too.
+        In place of tokens there may be rows of pictures, then in every run. `more` are spans of rows of the
+        batch whose logits, or vectors, are wanted too.
         """
         row = 0
+        is_causal = True
+        placed: list[tuple[int, int, PictureRows]] = []
         rows: list[int | None] = []
+        self._choose_input(tokens=True)
         for slot, start, tokens, wants_logits in runs:
             end = row + len(tokens)
-            self._tokens[row:end] = tokens
+            if isinstance(tokens, PictureRows):
+                self._choose_input(tokens=False)
+                self._rows[row:end] = tokens.rows
+                is_causal = is_causal and not tokens.is_whole
+                placed.append((row, start, tokens))
+            else:
+                self._tokens[row:end] = tokens
             self._positions[row:end] = range(start, start + len(tokens))
             self._slots[row:end] = slot
             self._has_output[row:end] = 0
@@ -74,13 +94,41 @@ class NativeContext:
         for first, end in more:
             self._has_output[first:end] = 1
         self._batch.n_tokens = row
+        self._place(placed, row)
+        if not is_causal:
+            self._lib.llama_set_causal_attn(self._pointer, False)
         status = self._lib.llama_decode(self._pointer, self._batch[0])
+        if not is_causal:
+            self._lib.llama_set_causal_attn(self._pointer, True)
         if status != 0:
             raise EngineFailed(f"llama_decode returned {status} for a batch of {row} tokens.")
         self._copies.clear()
         # A device computes on after `llama_decode`: who reads first would wait, in time that is nobody's.
         self._lib.llama_synchronize(self._pointer)
         return rows
+
+    def _place(self, placed: Sequence[tuple[int, int, PictureRows]], count: int) -> None:
+        """Lay out the coordinates of a batch of pictures, where its rows have some, kind by kind."""
+        if not any(rows.places is not None for _, _, rows in placed):
+            self._batch.pos = self._position_pointer
+            return
+        grid = np.empty((4, count), np.int32)
+        for row, start, rows in placed:
+            assert rows.places is not None
+            grid[:3, row : row + len(rows)] = rows.places[:3] + start
+            grid[3, row : row + len(rows)] = rows.places[3]
+        self._grid[: grid.size] = grid.ravel()
+        self._batch.pos = self._ffi.cast("llama_pos *", self._grid.ctypes.data)
+
+    def _choose_input(self, *, tokens: bool) -> None:
+        """Let the batch be of tokens, or of rows of embeddings."""
+        ffi, batch = self._ffi, self._batch
+        if tokens:
+            batch.token, batch.embd = self._token_pointer, ffi.NULL
+            return
+        if not len(self._rows):
+            self._rows = np.empty((len(self._tokens), self._sizes.input), np.float32)
+        batch.token, batch.embd = ffi.NULL, ffi.cast("float *", self._rows.ctypes.data)
 
     def steer(self, vectors: Floats | None) -> None:
         """Add a vector after each layer from 1 on, `[layers, hidden]`, to all that is decoded from now on."""

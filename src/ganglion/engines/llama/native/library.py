@@ -69,7 +69,9 @@ void *llama_init_from_model(void *model, struct llama_context_params params);
 void llama_free(void *context);
 const void *llama_model_get_vocab(void *model);
 int32_t llama_model_n_embd(void *model);
+int32_t llama_model_n_embd_inp(void *model);
 int32_t llama_model_n_layer(void *model);
+int llama_model_rope_type(const void *model);
 int32_t llama_model_n_swa(void *model);
 bool llama_supports_gpu_offload(void);
 bool llama_model_is_recurrent(void *model);
@@ -99,6 +101,7 @@ int32_t llama_decode(void *context, llama_batch batch);
 float *llama_get_logits_ith(void *context, int32_t row);
 float *llama_get_embeddings_ith(void *context, int32_t row);
 float *llama_get_embeddings_seq(void *context, llama_seq_id sequence);
+void llama_set_causal_attn(void *context, bool is_causal);
 void *llama_get_memory(void *context);
 bool llama_memory_seq_rm(void *memory, llama_seq_id sequence, llama_pos start, llama_pos end);
 void llama_memory_seq_cp(void *memory, llama_seq_id source, llama_seq_id target, llama_pos start,
@@ -223,8 +226,8 @@ class Library:
         self._check_symbols(path)
         self._check_defaults(path)
         self._errors: list[str] = []
-        self._log = self.ffi.callback("ggml_log_callback", self._on_log)
-        self.lib.llama_log_set(self._log, self.ffi.NULL)
+        self.log_callback: Any = self.ffi.callback("ggml_log_callback", self._on_log)
+        self.lib.llama_log_set(self.log_callback, self.ffi.NULL)
         self.lib.llama_backend_init()
 
     def last_error(self) -> str:

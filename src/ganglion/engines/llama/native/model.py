@@ -9,6 +9,7 @@ from ganglion.core.errors import EngineFailed, LoadFailed
 from ganglion.core.model import Pooling
 from ganglion.engines.llama.native.context import ModelSizes, NativeContext
 from ganglion.engines.llama.native.library import Library
+from ganglion.engines.llama.native.mtmd import Projector, load_projector
 from ganglion.engines.supervision.ipc import SpecialTokens
 
 _KV_TYPES: Final = {"f16": 1, "q4_0": 2, "q8_0": 8}
@@ -22,6 +23,8 @@ _KEEPING_VOCABULARIES: Final = (1, 2)
 """SentencePiece's and byte pairs: others normalize a text, or take an unknown word for one token."""
 _CUTTING: Final = 1 | 8 | 16
 """Attributes of tokens at which a text is cut before it is tokenized: unknown, control, user-defined."""
+_COORDINATE_ROPES: Final = (8, 40)
+"""M-RoPE and its interleaved form."""
 _STRIPPING: Final = 128 | 256
 """Of tokens that swallow the white space on their left, or right."""
 
@@ -85,6 +88,10 @@ class NativeModel:
             token for token in range(self.vocabulary_size) if lib.llama_vocab_is_eog(self._vocab, token)
         )
         self.hidden_size: int = lib.llama_model_n_embd(pointer)
+        self.input_size: int = lib.llama_model_n_embd_inp(pointer)
+        """How many values a row of embeddings has that takes a token's place."""
+        self.has_coordinates: bool = lib.llama_model_rope_type(pointer) in _COORDINATE_ROPES
+        """Whether rows of pictures have places of their own besides their positions."""
         self.block_count: int = lib.llama_model_n_layer(pointer)
         self.vector_size: int = lib.llama_model_n_embd_out(pointer)
         self.class_count: int = lib.llama_model_n_cls_out(pointer)
@@ -96,6 +103,12 @@ class NativeModel:
             self.free()
             raise LoadFailed(f"An adapter could not be loaded: {self.library.last_error()}")
         self._adapter = adapter  # freed with the model
+
+    def project(self, path: str, *, threads: int, uses_gpu: bool) -> Projector:
+        """Load what turns pictures into rows of this model's embeddings."""
+        return load_projector(
+            self.library, path, self._pointer, width=self.input_size, threads=threads, uses_gpu=uses_gpu
+        )
 
     def special_tokens(self) -> SpecialTokens:
         """The vocabulary's own signs; a token that it does not have is None."""
@@ -174,20 +187,23 @@ class NativeModel:
         """Text to token ids; releases the interpreter lock while it works."""
         data = text.encode("utf-8", "surrogatepass")
         most = len(data) + 8
-        tokens = np.empty(most, np.int32)
-        count = self.library.lib.llama_tokenize(
-            self._vocab,
-            data,
-            len(data),
-            self.library.ffi.cast("llama_token *", tokens.ctypes.data),
-            most,
-            add_special,
-            parse_special,
-        )
-        if count < 0:
-            raise EngineFailed("The model's tokenizer refused the text.")
-        result: list[int] = tokens[:count].tolist()
-        return result
+        # Where a space is no token it becomes three: then more are needed, and the library says how many.
+        for _ in range(2):
+            tokens = np.empty(most, np.int32)
+            count = self.library.lib.llama_tokenize(
+                self._vocab,
+                data,
+                len(data),
+                self.library.ffi.cast("llama_token *", tokens.ctypes.data),
+                most,
+                add_special,
+                parse_special,
+            )
+            if count >= 0:
+                result: list[int] = tokens[:count].tolist()
+                return result
+            most = -count
+        raise EngineFailed("The model's tokenizer refused the text.")
 
     def new_context(
         self,
@@ -232,7 +248,14 @@ class NativeModel:
             )
         if self._adapter is not None:
             self._apply_adapter(pointer)
-        sizes = ModelSizes(self.vocabulary_size, self.hidden_size, self.block_count, self.vector_size)
+        sizes = ModelSizes(
+            self.vocabulary_size,
+            self.hidden_size,
+            self.input_size,
+            self.block_count,
+            self.vector_size,
+            self.has_coordinates,
+        )
         return NativeContext(self.library, sizes, pointer, batch, streams=1 if is_unified else slots)
 
     def _apply_adapter(self, context: Any) -> None:

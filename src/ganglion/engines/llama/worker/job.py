@@ -1,21 +1,26 @@
 """One request inside the worker: from sampled token to text that may be shown."""
 
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
 
 from ganglion.core.events import Alternative, FinishReason, Piece, Token
+from ganglion.core.request import PLACEHOLDER
 from ganglion.engines.answer_text import AnswerText
 from ganglion.engines.concepts.steering import variant_of
 from ganglion.engines.llama.grammar.matcher import GrammarMatcher, OffGrammar
 from ganglion.engines.llama.native.arrays import Floats, Ids
 from ganglion.engines.llama.native.context import NativeContext
 from ganglion.engines.llama.native.model import NativeModel
+from ganglion.engines.llama.native.picture_rows import PictureRows
+from ganglion.engines.llama.worker.pictures import KeptPicture
 from ganglion.engines.llama.worker.sampling import NotANumber, NothingLeft, Sampler, check_drawn, logprobs
 from ganglion.engines.llama.worker.scoring import PromptRecords, Vocabulary
 from ganglion.engines.supervision.ipc import PieceRecord, SequenceEnd, SequenceUpdate, Submit, TokenRecord
+from ganglion.scheduler.pictures import Picture
 from ganglion.scheduler.sequence import Sequence
-from ganglion.scheduler.spans import Spans, clipped, merged, shifted
+from ganglion.scheduler.spans import Spans, clipped, merged, shifted, without
 from ganglion.scheduler.step import Chunk
 
 
@@ -37,8 +42,12 @@ class Job:
         readout: Spans = (),
         reads_outputs: bool = False,
         samples_in_graph: bool = False,
+        images: tuple[KeptPicture, ...] = (),
     ) -> None:
-        """`readout` are the positions to read; `reads_outputs` says that this takes their logits."""
+        """`readout` are the positions to read; `reads_outputs` says that this takes their logits.
+
+        `images` are those that the request names, in its order; whoever ends the job lets go of them.
+        """
         self.id = submit.id
         self.prompt_hash = hash(tuple(submit.tokens))
         self._submit = submit
@@ -50,7 +59,7 @@ class Job:
         self._sampler = Sampler(
             model,
             submit.sampling,
-            submit.tokens,
+            [token for token in submit.tokens if token >= 0] if images else submit.tokens,
             ignore_eos=submit.stop.ignore_eos,
         )
         self._text = AnswerText(submit, lambda token: vocabulary[token][1])
@@ -65,7 +74,16 @@ class Job:
         self.is_announced = False
         self.is_steered = bool(submit.steering)
         """Whether a client's vectors move the residual stream, so that NaN says nothing about the device."""
+        self.images = images
+        self._starts = tuple(start for start, _ in submit.images)
+        pictures = tuple(
+            picture
+            for start, image in zip(self._starts, images, strict=True)
+            for picture in image.pictures(start)
+        )
         scored = merged(submit.score_ranges, len(submit.tokens))
+        for picture in pictures:  # what stands there has no logprob
+            scored = without(scored, picture.start, picture.end)
         self.scores_first = bool(scored) and scored[0][0] == 0 and not clipped(readout, 0, 1)
         """Whether the first token is asked for, which has no logprob, and is not read either."""
         self.score_top = submit.score_top
@@ -89,6 +107,26 @@ class Job:
             logit_spans=merged([*self._scoring_spans, *read], len(submit.tokens)),
             readout=readout,
             variant=variant_of(submit.steering),
+            pictures=pictures,
+        )
+
+    def rows(self) -> Iterator[tuple[Picture, PictureRows]]:
+        """The pictures whose rows are there, with the rows."""
+        placed = iter(self.sequence.pictures)
+        for image in self.images:
+            rows = iter(image.rows)
+            for stretch in image.stretches:
+                if stretch.rows:
+                    picture = next(placed)
+                    if image.rows:
+                        yield picture, next(rows)
+
+    def image_of(self, picture: Picture) -> KeptPicture:
+        """The image that a picture of the sequence is a part of."""
+        return next(
+            image
+            for start, image in reversed(list(zip(self._starts, self.images, strict=True)))
+            if start <= picture.start
         )
 
     def scoring_spans(self, chunk: Chunk) -> Spans:
@@ -262,6 +300,8 @@ class Job:
 
     def _unscored(self, position: int) -> TokenRecord:
         token = self.sequence.tokens[position]
+        if token < 0:
+            return TokenRecord(PLACEHOLDER, b"", position)
         return TokenRecord(token, self._vocabulary[token][0], position)
 
     def _records(self, pieces: list[Piece]) -> list[PieceRecord]:

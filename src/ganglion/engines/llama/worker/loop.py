@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from ganglion.core.errors import EngineFailed, Overloaded
+from ganglion.core.errors import EngineFailed, InvalidValue, Overloaded
 from ganglion.core.model import WorkerLoad
 from ganglion.engines.concepts.pack import ConceptBook
 from ganglion.engines.llama.faults import inject_faults
@@ -19,6 +19,7 @@ from ganglion.engines.llama.native.model import NativeModel
 from ganglion.engines.llama.plan import LARGEST_CHUNK, EnginePlan, output_rows
 from ganglion.engines.llama.worker.graph_sampling import GraphDraw
 from ganglion.engines.llama.worker.job import Job
+from ganglion.engines.llama.worker.pictures import KeptPicture, PictureRead, PictureReader
 from ganglion.engines.llama.worker.runner import BackgroundStep, Runner
 from ganglion.engines.llama.worker.sampling import NotANumber
 from ganglion.engines.llama.worker.scoring import Scorer, Vocabulary
@@ -82,12 +83,14 @@ _InboxItem = (
     | BackgroundStep
     | LoadedPrefix
     | GrammarOutcome
+    | PictureRead
 )
 Inbox = SimpleQueue[_InboxItem]
 """What the main thread takes in between steps. Bounded by the requests that the server lets in at once."""
 
 _RUN_TOKENS = 8
 """On a GPU, between a large model on a small one (3) and a small one on a large one (26)."""
+_NO_ROOM: Final = "There is no room for the request's pictures beside those of others."
 _STALL_S = 0.05
 """How long to wait for news when sequences wait and none can run."""
 
@@ -132,13 +135,17 @@ class StepLoop:
         self._compiling: dict[int, Submit] = {}
         """Requests whose grammar is not ready yet."""
         self._grammars: GrammarService | None = None
+        self._pictures: PictureReader | None = None
+        self._unread: dict[int, Job] = {}
+        """Those with a picture whose rows are not there."""
         self._nan_guard = NanGuard()
         self._step_s = 0.0
         self._foreground_s = 0.0
         """What the steps beside the one in the background took."""
 
-    def run(self, inbox: Inbox) -> None:
+    def run(self, inbox: Inbox, pictures: PictureReader | None = None) -> None:
         """Step for ever, taking in what arrived between steps."""
+        self._pictures = pictures
         self._hot = HotPrefixes(open_disk_cache(self._plan, self._model), self._pool, self._runner, inbox.put)
         self._states = KvTransfer(
             self._model, self._plan, self._pool, self._runner, send=self._socket.send, report=inbox.put
@@ -148,6 +155,8 @@ class StepLoop:
             self._take_in(inbox, is_blocking=self._scheduler.is_idle)
             began_s = monotonic()
             step = self._scheduler.plan(began_s)
+            if self._unread:
+                self._have_read()
             if step is None:
                 self._wait(inbox)
             elif step.is_background:
@@ -195,6 +204,8 @@ class StepLoop:
                 self._states.ask(item)
             case KvTransferResult():
                 self._states.take_in(item)
+            case PictureRead():
+                self._show(item)
             case StopWorker(keep_s=keep_s):
                 self._hot.keep(keep_s)
                 os._exit(0)
@@ -223,6 +234,11 @@ class StepLoop:
         self._socket.send(Stepped([SequenceUpdate(outcome.id, end=end)], self._load()))
 
     def _begin(self, submit: Submit, matcher: GrammarMatcher | None = None) -> None:
+        images = self._images_of(submit)
+        if images is None:
+            end = SequenceEnd("failed", 0, None, 0.0, 0.0, 0.0, _NO_ROOM, Overloaded.code)
+            self._socket.send(Stepped([SequenceUpdate(submit.id, end=end)], self._load()))
+            return
         job = Job(
             submit,
             self._model,
@@ -232,17 +248,69 @@ class StepLoop:
             readout=merged(submit.readout_ranges, self._plan.context) if self._concepts is not None else (),
             reads_outputs=self._runner.reads_outputs,
             samples_in_graph=self._plan.samples_in_graph and not self._plan.faults,
+            images=images,
         )
         if not self._runner.has_variant(job.sequence.variant):
             # The server asks only for what it was told of; a pack was changed while a worker was restarted.
-            job.free()
+            self._free(job)
             end = SequenceEnd(
                 "failed", 0, None, 0.0, 0.0, 0.0, "The model's concepts have changed; reload it."
             )
             self._socket.send(Stepped([SequenceUpdate(submit.id, end=end)], self._load()))
             return
         self._jobs[job.id] = job
+        for picture, rows in job.rows():
+            self._runner.show(job.id, picture.start, rows)
+        if not all(picture.is_ready for picture in job.sequence.pictures):
+            self._unread[job.id] = job
         self._schedule(self._hot.enter(job.sequence))
+
+    # Pictures
+
+    def _images_of(self, submit: Submit) -> tuple[KeptPicture, ...] | None:
+        """The images that a request names, kept for it; None where one has gone."""
+        found: list[KeptPicture] = []
+        for _, digest in submit.images:
+            assert self._pictures is not None
+            image = self._pictures.use(submit.tenant, digest)
+            if image is None:
+                for each in found:
+                    self._pictures.leave(each)
+                return None
+            found.append(image)
+        return tuple(found)
+
+    def _have_read(self) -> None:
+        """Have those pictures read that somebody needs who runs."""
+        assert self._pictures is not None
+        for job in self._unread.values():
+            for picture in self._scheduler.awaits(job.sequence):
+                self._pictures.read(job.image_of(picture))
+
+    def _show(self, read: PictureRead) -> None:
+        """Let those go on who waited for a picture, or end them with what is wrong with it."""
+        for job in [job for job in self._unread.values() if read.kept in job.images]:
+            if read.error is not None:
+                code = read.error.code if isinstance(read.error, Overloaded | InvalidValue) else None
+                end = SequenceEnd("failed", 0, None, 0.0, 0.0, 0.0, read.error.message, code)
+                self._end(job.id)
+                self._socket.send(Stepped([SequenceUpdate(job.id, end=end)], self._load()))
+                continue
+            for picture, rows in job.rows():
+                if not picture.is_ready:
+                    picture.is_ready = True
+                    self._runner.show(job.id, picture.start, rows)
+            if all(picture.is_ready for picture in job.sequence.pictures):
+                del self._unread[job.id]
+
+    def _free(self, job: Job) -> None:
+        """Give back what a job holds."""
+        self._unread.pop(job.id, None)
+        self._runner.forget(job.id, job.draw)
+        for image in job.images:
+            assert self._pictures is not None
+            self._pictures.leave(image)
+        job.free()
 
     def _schedule(self, sequences: list[Sequence]) -> None:
         for sequence in sequences:
@@ -253,8 +321,7 @@ class StepLoop:
         job = self._jobs.pop(number, None)
         if job is not None:
             self._scheduler.remove(number, is_sound=is_sound)
-            self._runner.forget(job.draw)
-            job.free()
+            self._free(job)
 
     def _sequences(self, step: Step) -> dict[int, Sequence]:
         return {chunk.sequence: self._jobs[chunk.sequence].sequence for chunk in step.chunks}

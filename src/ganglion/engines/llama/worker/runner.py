@@ -14,20 +14,24 @@ from typing import assert_never
 from ganglion.core.errors import EngineFailed
 from ganglion.engines.concepts.pack import ConceptBook
 from ganglion.engines.concepts.steering import Steerer
-from ganglion.engines.llama.concepts.capture import BatchRun, Capture, Split
+from ganglion.engines.llama.concepts.capture import Capture, Split
 from ganglion.engines.llama.native.arrays import Floats
-from ganglion.engines.llama.native.context import NativeContext
+from ganglion.engines.llama.native.context import NativeContext, Run
 from ganglion.engines.llama.native.model import NativeModel
+from ganglion.engines.llama.native.picture_rows import PictureRows
 from ganglion.engines.llama.native.saved_state import SavedState
 from ganglion.engines.llama.plan import EnginePlan
+from ganglion.engines.llama.worker.cell_places import CellPlaces
 from ganglion.engines.llama.worker.graph_sampling import GraphDraw, GraphSampling
+from ganglion.engines.llama.worker.padding import Run as TokenRun
 from ganglion.engines.llama.worker.padding import of_even_lengths, without_gaps
+from ganglion.scheduler.pictures import picture_at
 from ganglion.scheduler.pool import KvPool
 from ganglion.scheduler.prefix_catalogue import SequenceId
 from ganglion.scheduler.sequence import Sequence
 from ganglion.scheduler.slots import BlobId, Copy, Discard, Move, Restore, Save, Share, Slot, Trim
 from ganglion.scheduler.spans import Spans, shifted
-from ganglion.scheduler.step import Step
+from ganglion.scheduler.step import Chunk, Step
 
 
 @dataclass(slots=True, eq=False)
@@ -83,6 +87,9 @@ class Runner:
         """A slot of the shared context that nothing lives in, for cutting what is read whole."""
         self._blobs: dict[BlobId, SavedState] = {}
         self._background: BackgroundStep | None = None
+        self._rows: dict[SequenceId, dict[int, PictureRows]] = {}
+        """Of pictures, by the sequence and by where in it they begin."""
+        self._places = CellPlaces() if model.has_coordinates else None
         self.native_s = 0.0
 
     def has_variant(self, variant: str) -> bool:
@@ -127,7 +134,8 @@ class Runner:
         runs = self._prepare(step, pool, sequences, draws)
         began_s = perf_counter()
         self.context(step.kv_context)  # once nobody uses it
-        rows = self._decode_filled(step, runs, pool) if self._is_filled(step) else self._decode(step, runs)
+        tokens = _runs_of_tokens(runs) if self._is_filled(step) else None
+        rows = self._decode(step, runs) if tokens is None else self._decode_filled(step, tokens, pool)
         self.native_s += perf_counter() - began_s
         return _rows_of(step, rows)
 
@@ -195,7 +203,7 @@ class Runner:
         """Keep a state that the pool adopted."""
         self._blobs[blob] = state
 
-    def _decode(self, step: Step, runs: list[BatchRun]) -> list[int | None]:
+    def _decode(self, step: Step, runs: list[Run]) -> list[int | None]:
         context = self._contexts[step.kv_context]
         more = _more_rows(step)
         if not self._captures:
@@ -212,10 +220,12 @@ class Runner:
 
     def _is_filled(self, step: Step) -> bool:
         """Whether rows may be added to a batch: where they are cheap, and nobody counts its rows."""
+        if self._places is not None and not self._places.is_plain:
+            return False
         is_counted = self._captures or any(chunk.logit_spans or chunk.readout for chunk in step.chunks)
         return self._is_accelerated and not self._shapes[step.kv_context].is_shared and not is_counted
 
-    def _decode_filled(self, step: Step, runs: list[BatchRun], pool: KvPool) -> list[int | None]:
+    def _decode_filled(self, step: Step, runs: list[TokenRun], pool: KvPool) -> list[int | None]:
         context, cells = self._contexts[step.kv_context], self._shapes[step.kv_context].cells
         most = self._batches[step.kv_context]
         if step.is_decode:
@@ -234,8 +244,13 @@ class Runner:
             return "even"
         return "whole" if self._shapes[kv_context].is_shared else "consecutive"
 
-    def forget(self, draw: GraphDraw | None) -> None:
-        """A sequence is over, and draws no more."""
+    def show(self, sequence: SequenceId, start: int, rows: PictureRows) -> None:
+        """Keep the rows of a picture until its sequence is over."""
+        self._rows.setdefault(sequence, {})[start] = rows
+
+    def forget(self, sequence: SequenceId, draw: GraphDraw | None) -> None:
+        """A sequence is over: it draws no more, and its pictures are not needed."""
+        self._rows.pop(sequence, None)
         if self._graph is not None and draw is not None:
             self._graph.leave(draw)
 
@@ -245,20 +260,45 @@ class Runner:
         pool: KvPool,
         sequences: Mapping[SequenceId, Sequence],
         draws: Mapping[SequenceId, GraphDraw | None],
-    ) -> list[BatchRun]:
+    ) -> list[Run]:
         for move in step.moves:
             self._carry_out(move)
         self._apply_variant(step)
         self._attach_samplers(step, pool, draws)
         return [
-            (
-                pool.slot(chunk.sequence).index,
-                chunk.start,
-                sequences[chunk.sequence].tokens[chunk.start : chunk.start + chunk.count],
-                chunk.wants_logits,
-            )
+            self._native_run(chunk, pool.slot(chunk.sequence), sequences[chunk.sequence])
             for chunk in step.chunks
         ]
+
+    def _native_run(self, chunk: Chunk, slot: Slot, sequence: Sequence) -> Run:
+        inputs = self._input(chunk, sequence)
+        start = chunk.start
+        if self._places is not None and isinstance(inputs, PictureRows):
+            start -= inputs.first  # its coordinates are beside its first position
+        run = slot.index, self._at(slot, start), inputs, chunk.wants_logits
+        if self._places is not None and isinstance(inputs, PictureRows):
+            end = chunk.start + chunk.count
+            picture = picture_at(sequence.pictures, chunk.start)
+            if picture is not None and picture.end == end:
+                self._places.grow(slot, end, inputs.lost)
+        return run
+
+    def _at(self, source: Slot | BlobId, cells: int) -> int:
+        """The position after so many of the cells of a slot or a blob."""
+        return cells if self._places is None else self._places.position(source, cells)
+
+    def _note(self, source: Slot | BlobId, target: Slot | BlobId, cells: int) -> None:
+        """The target holds the source's first cells from now on."""
+        if self._places is not None:
+            self._places.carry(source, target, cells)
+
+    def _input(self, chunk: Chunk, sequence: Sequence) -> list[int] | PictureRows:
+        """The tokens of a chunk, or its rows: a chunk is one or the other."""
+        picture = picture_at(sequence.pictures, chunk.start)
+        if picture is None:
+            return sequence.tokens[chunk.start : chunk.start + chunk.count]
+        rows = self._rows[sequence.id][picture.start]
+        return rows.part(chunk.start - picture.start, chunk.count)
 
     def _attach_samplers(
         self, step: Step, pool: KvPool, draws: Mapping[SequenceId, GraphDraw | None]
@@ -281,17 +321,24 @@ class Runner:
             case Trim(slot=slot, length=length):
                 self._trim(slot, length)
             case Share(source=source, target=target, length=length):
-                self.context(source.kv_context).share(source.index, target.index, length)
+                at = self._at(source, length)
+                self.context(source.kv_context).share(source.index, target.index, at)
+                self._note(source, target, length)
             case Copy(source=source, target=target, length=length) if self._stays_on_device(source, target):
-                self.context(source.kv_context).copy(source.index, target.index, length)
+                at = self._at(source, length)
+                self.context(source.kv_context).copy(source.index, target.index, at)
+                self._note(source, target, length)
             case Copy(source=source, target=target, length=length):
-                self._bring(self._cut(source, length), target, length)
+                self._bring(self._cut(source, length), source, target, length)
             case Save(slot=slot, blob=blob):
                 self._blobs[blob] = self.context(slot.kv_context).save(slot.index)
+                self._note(slot, blob, self._shapes[slot.kv_context].total_cells)
             case Restore(blob=blob, slot=slot, length=length):
-                self._bring(self._blobs[blob], slot, length)
+                self._bring(self._blobs[blob], blob, slot, length)
             case Discard(blob=blob):
                 del self._blobs[blob]
+                if self._places is not None:
+                    self._places.forget(blob)
             case _:
                 assert_never(move)
 
@@ -305,26 +352,38 @@ class Runner:
         context = self.context(source.kv_context)
         if not self._shapes[source.kv_context].is_shared:
             return context.save(source.index)
-        context.share(source.index, self._spare, length)
+        context.share(source.index, self._spare, self._at(source, length))
         blob = context.save(self._spare)
         context.trim(self._spare, 0)
         return blob
 
-    def _bring(self, blob: SavedState, target: Slot, length: int) -> None:
-        """Read a blob into a slot and keep its first positions."""
+    def _bring(self, state: SavedState, source: Slot | BlobId, target: Slot, length: int) -> None:
+        """Read what a source held into a slot and keep its first cells."""
         context = self.context(target.kv_context)
-        if not context.try_load(target.index, blob):
+        if not context.try_load(target.index, state):
             shared = self.context(len(self._shapes) - 1)
-            shared.load(self._spare, blob)
-            shared.trim(self._spare, length)
+            shared.load(self._spare, state)
+            shared.trim(self._spare, self._at(source, length))
             cut = shared.save(self._spare)
             shared.trim(self._spare, 0)
             context.load(target.index, cut)
+        self._note(source, target, length)
         self._trim(target, length)
 
     def _trim(self, slot: Slot, length: int) -> None:
-        if not self.context(slot.kv_context).trim(slot.index, length):
+        if not self.context(slot.kv_context).trim(slot.index, self._at(slot, length)):
             raise EngineFailed(f"The library could not cut slot {slot.index} to {length} tokens.")
+        self._note(slot, slot, length)
+
+
+def _runs_of_tokens(runs: list[Run]) -> list[TokenRun] | None:
+    """The same runs where all are of tokens; None where some are of pictures."""
+    found = [
+        (slot, start, tokens, wants_logits)
+        for slot, start, tokens, wants_logits in runs
+        if not isinstance(tokens, PictureRows)
+    ]
+    return found if len(found) == len(runs) else None
 
 
 def _more_rows(step: Step) -> Spans:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
+from ganglion.core.request import PLACEHOLDER
 from ganglion.engines.llama.native.arrays import Floats
 from ganglion.engines.llama.native.model import NativeModel
 from ganglion.engines.llama.worker.sampling import NotANumber
@@ -35,7 +36,9 @@ class Vocabulary:
         self.end_tokens = frozenset(model.end_tokens)
 
     def __getitem__(self, token: int) -> tuple[bytes, bool]:
-        """A token's bytes and whether it is a control token."""
+        """A token's bytes and whether it is a control token; nothing of what is no token."""
+        if token < 0:
+            return b"", True
         known = self._known.get(token)
         if known is None:
             known = self._known[token] = self._model.piece(token), self._model.is_control(token)
@@ -72,6 +75,7 @@ class Scorer:
 
     def unscored(self, token: int, position: int) -> TokenRecord:
         """The record of a token that nothing stands before."""
+        token = max(token, PLACEHOLDER)
         return TokenRecord(token, self._vocabulary[token][0], position)
 
     def _normalisers(self, rows: Floats) -> npt.NDArray[np.float64]:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.inputs import TokensPrompt
+from vllm.inputs.engine import MultiModalInput
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -17,6 +18,7 @@ from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 from ganglion.engines.concepts.pack import ConceptBook, check_shape, merge_packs, read_pack
 from ganglion.engines.vllm.vllm_plan import VllmPlan
 from ganglion.engines.vllm.worker.checkpoint_vocabulary import CheckpointVocabulary, written_tokenizer
+from ganglion.engines.vllm.worker.picture_processing import PictureProcessor, open_pictures, with_pictures
 from ganglion.engines.vllm.worker.pooling import Pooler, open_pooler
 from ganglion.engines.vllm.worker.readout_exchange import ReadoutExchange, load_concepts
 from ganglion.engines.vllm.worker.text_tokenizer import write_text_tokenizer
@@ -24,6 +26,8 @@ from ganglion.engines.vllm.worker.text_tokenizer import write_text_tokenizer
 _PROCESSOR_BLOCK: Final = 32
 """Tokens of a block of KV on a processor, whose kernels want multiples of it; vLLM's own 128 is too coarse to
 find most conversations again."""
+
+_WARM_TOKENS: Final = 2
 
 OnStep = Callable[[SchedulerStats], None]
 
@@ -42,6 +46,8 @@ class LoadedModel:
     """None where no concepts are loaded."""
     pooler: Pooler | None = None
     """What makes vectors; None for a model that generates."""
+    pictures: PictureProcessor | None = None
+    """What processes pictures; None for a model that reads text alone."""
 
 
 def is_on_processor() -> bool:
@@ -77,10 +83,10 @@ async def load(plan: VllmPlan, on_step: OnStep) -> LoadedModel:
 
         readouts = await load_concepts(call, concepts, plan.context)
     if config.model_config.runner_type == "pooling":
-        pooler = await open_pooler(llm, vocabulary)
+        pooler, pictures = await open_pooler(llm, vocabulary), None
     else:
-        pooler = None
-        await _warm_up(llm)
+        pooler, pictures = None, open_pictures(llm)
+        await _warm_up(llm, pictures)
     return LoadedModel(
         llm,
         vocabulary,
@@ -88,6 +94,7 @@ async def load(plan: VllmPlan, on_step: OnStep) -> LoadedModel:
         can_bias=config.speculative_config is None,
         readouts=readouts,
         pooler=pooler,
+        pictures=pictures,
     )
 
 
@@ -102,12 +109,17 @@ def _read_concepts(plan: VllmPlan, model: Any) -> ConceptBook | None:
 def _engine_arguments(plan: VllmPlan) -> AsyncEngineArgs:
     arguments: dict[str, Any] = dict(plan.arguments)
     checkpoint = Path(arguments["model"])
-    arguments["tokenizer"] = str(write_text_tokenizer(checkpoint, Path(plan.folder) / "tokenizer"))
+    arguments["tokenizer"] = str(
+        write_text_tokenizer(checkpoint, Path(plan.folder) / "tokenizer", sees=plan.sees)
+    )
     if "kv_cache_memory_bytes" in arguments:
         os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)  # it would win over what the settings say
     if is_on_processor():
         arguments.setdefault("kv_cache_memory_bytes", plan.processor_kv_bytes)
         arguments.setdefault("block_size", _PROCESSOR_BLOCK)
+        if plan.sees:
+            # The largest pictures, read to see what memory is left for a cache whose size is known.
+            arguments.setdefault("skip_mm_profiling", True)
     return AsyncEngineArgs(**{name: value for name, value in arguments.items() if value is not None})
 
 
@@ -119,22 +131,34 @@ def _ends(llm: AsyncLLM) -> frozenset[int]:
     return frozenset(end for end in ends if end is not None)
 
 
-async def _warm_up(llm: AsyncLLM) -> None:
+async def _warm_up(llm: AsyncLLM, pictures: PictureProcessor | None) -> None:
     """Run what is compiled when it first runs: a greedy and a sampled token, as the first clients would."""
+    prompts: list[TokensPrompt | MultiModalInput] = [
+        TokensPrompt(prompt_token_ids=[0, 1, 2, 3], cache_salt="warm up")
+    ]
+    if pictures is not None:
+        seen = pictures.probe()
+        if len(seen.tokens) + _WARM_TOKENS < llm.model_config.max_model_len:
+            prompts.append(with_pictures([*seen.tokens, 0], [(0, seen)], "warm up"))
+    for number, prompt in enumerate(prompts):
+        await _generate_two(llm, prompt, f"warm-up-{number}")
+
+
+async def _generate_two(llm: AsyncLLM, prompt: TokensPrompt | MultiModalInput, name: str) -> None:
+    """Two tokens twice, greedy and sampled."""
     for temperature in (0.0, 1.0):
         params = SamplingParams(
             temperature=temperature,
             top_p=0.9,
             top_k=10,
-            max_tokens=2,
+            max_tokens=_WARM_TOKENS,
             logprobs=1,
             prompt_logprobs=1,
             ignore_eos=True,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        prompt = TokensPrompt(prompt_token_ids=[0, 1, 2, 3], cache_salt="warm up")
-        async for _ in llm.generate(prompt, params, f"warm-up-{temperature}"):
+        async for _ in llm.generate(prompt, params, f"{name}-{temperature}"):
             pass
 
 

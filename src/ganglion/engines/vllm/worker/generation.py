@@ -117,6 +117,8 @@ class Generation:
         records = []
         for position in _positions(self._submit.score_ranges, len(self._submit.tokens)):
             token, likely = self._submit.tokens[position], found[position]
+            if token < 0:  # a picture's row, which has no logprob
+                continue
             piece = self._vocabulary.piece(token)
             if not likely:
                 records.append(TokenRecord(token, piece, position))  # nothing stands before the first

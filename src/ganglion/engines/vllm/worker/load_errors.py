@@ -19,6 +19,7 @@ _SECOND_HAND: Final = (
     "Engine core initialization failed",
     "WorkerProc initialization failed",
     "See root cause",
+    "failed to be inspected",
 )
 _VALIDATION: Final = re.compile(r"^\d+ validation errors? for \w+\s*\n\s*", re.MULTILINE)
 _DETAILS: Final = re.compile(r"\s*\[type=.*", re.DOTALL)
@@ -75,6 +76,15 @@ def _remote_code(reason: str, _: "re.Match[str]", __: bool) -> GanglionError:
         "The checkpoint brings Python code of its own, which is not run.",
         hint="If you trust whoever wrote it with all that this user may do, set "
         "engine.vllm.trust_remote_code; else choose another checkpoint.",
+    )
+
+
+def _missing_package(_: str, found: "re.Match[str]", __: bool) -> GanglionError:
+    return LoadFailed(
+        f"vLLM reads this family of models with the Python package {found['name']!r}, which its environment "
+        "lacks.",
+        hint="vLLM's build for processors comes without torchvision, torchaudio and torchcodec. Run the "
+        "model on a GPU, or look for it as GGUF.",
     )
 
 
@@ -142,6 +152,7 @@ def _bytes_allocation(_: str, found: "re.Match[str]", on_processor: bool) -> Gan
 
 _KNOWN: Final[tuple[tuple["re.Pattern[str]", _MakeError], ...]] = (
     (re.compile(r"trust_remote_code|custom code"), _remote_code),
+    (re.compile(r"No module named '(?P<name>torchvision|torchaudio|torchcodec)"), _missing_package),
     (
         re.compile(
             r"[Mm]odel architectures? .{0,200}(?:not supported|failed to be inspected)"

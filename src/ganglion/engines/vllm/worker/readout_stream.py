@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from ganglion.core.request import PLACEHOLDER
 from ganglion.engines.supervision.ipc import PieceRecord, SequenceUpdate, Submit, TokenRecord
 from ganglion.engines.vllm.worker.readout_exchange import ReadoutFollower
 from ganglion.scheduler.spans import clipped
@@ -59,7 +60,7 @@ class ReadoutStream:
         records = {record.position: record for record in update.scored}
         for at in sorted(readouts):
             if at < len(tokens):
-                record = records.get(at) or TokenRecord(tokens[at], self._piece(tokens[at]), at)
+                record = records.get(at) or self._record(tokens[at], at)
                 records[at] = replace(record, readout=readouts[at])
         ordered = [records[at] for at in sorted(records)]
         parts = [ordered[at : at + _MOST_RECORDS] for at in range(0, len(ordered), _MOST_RECORDS)] or [[]]
@@ -68,6 +69,11 @@ class ReadoutStream:
             SequenceUpdate(update.id, started=update.started, prefilled=update.prefilled, scored=first),
             *(SequenceUpdate(update.id, scored=part) for part in others),
         ]
+
+    def _record(self, token: int, at: int) -> TokenRecord:
+        if token < 0:
+            return TokenRecord(PLACEHOLDER, b"", at)
+        return TokenRecord(token, self._piece(token), at)
 
     def _waiting_tokens(self) -> list[TokenRecord]:
         return [token for piece in self._waiting for token in piece.tokens]

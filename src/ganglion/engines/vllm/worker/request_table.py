@@ -11,7 +11,7 @@ from typing import Final
 
 from vllm.exceptions import VLLMClientError
 from vllm.inputs import TokensPrompt
-from vllm.inputs.engine import TokensInput, tokens_input
+from vllm.inputs.engine import MultiModalInput, TokensInput, tokens_input
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.stats import SchedulerStats
 
@@ -21,6 +21,7 @@ from ganglion.core.errors import (
     GanglionError,
     InvalidValue,
     UnsupportedParameter,
+    VisionUnsupported,
 )
 from ganglion.core.model import WorkerLoad
 from ganglion.engines.supervision.frame_socket import FrameSocket
@@ -30,6 +31,7 @@ from ganglion.engines.supervision.ipc import (
     KvLoaded,
     KvSaved,
     LoadKv,
+    PlaceImage,
     SaveKv,
     SequenceEnd,
     SequenceGone,
@@ -43,6 +45,8 @@ from ganglion.engines.vllm.worker.engine_loading import LoadedModel
 from ganglion.engines.vllm.worker.generation import Generation
 from ganglion.engines.vllm.worker.grammar_trials import GrammarTrials
 from ganglion.engines.vllm.worker.group_end import end_all
+from ganglion.engines.vllm.worker.kept_pictures import KeptPictures
+from ganglion.engines.vllm.worker.picture_processing import ProcessedPicture, with_pictures
 from ganglion.engines.vllm.worker.readout_exchange import ReadoutFollower
 from ganglion.engines.vllm.worker.readout_stream import ReadoutStream
 from ganglion.engines.vllm.worker.sampling_arguments import last_token_params, sampling_params
@@ -58,6 +62,7 @@ class RequestTable:
         self._frames = frames
         self._model: LoadedModel | None = None
         self._grammars: GrammarTrials | None = None
+        self._pictures: KeptPictures | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._embedding: set[asyncio.Task[None]] = set()
         self._updates: list[SequenceUpdate] = []
@@ -70,6 +75,8 @@ class RequestTable:
         """Take requests from now on."""
         self._model = model
         self._grammars = GrammarTrials(model.vocabulary)
+        if model.pictures is not None:
+            self._pictures = KeptPictures(model.pictures, self._frames.send, self._refuse)
         self._step_s = 0.0
 
     def note_step(self, stats: SchedulerStats) -> None:
@@ -100,6 +107,10 @@ class RequestTable:
                 embedding = asyncio.create_task(self._embed(frame))
                 self._embedding.add(embedding)
                 embedding.add_done_callback(self._embedding.discard)
+            case PlaceImage() if self._pictures is not None:
+                self._pictures.ask(frame)
+            case PlaceImage(id=number):
+                self._refuse(number, VisionUnsupported("vLLM runs this model for text alone."))
             case SaveKv(id=number):
                 self._frames.send(KvSaved(number, b""))
             case LoadKv(id=number):
@@ -135,13 +146,20 @@ class RequestTable:
 
     async def _generate(self, model: LoadedModel, submit: Submit, follower: ReadoutFollower | None) -> None:
         generation = Generation(submit, model.vocabulary, monotonic())
-        stream = None if follower is None or not follower.spans else self._readout_stream(submit, follower)
+        pictures: list[tuple[int, ProcessedPicture]] = []
+        if submit.images and self._pictures is not None:
+            pictures = self._pictures.of_request(submit.tenant, submit.images)
+        stream = None
+        if follower is not None and follower.spans:
+            stream = self._readout_stream(submit, follower, pictures)
         assert self._grammars is not None
         unnamed = await self._grammars.tried(submit)
         params = sampling_params(
             submit, model.vocabulary.end_tokens, unnamed, can_bias=model.can_bias, follower=follower
         )
-        answer = model.llm.generate(_prompt(submit), params, str(submit.id), priority=submit.priority)
+        answer = model.llm.generate(
+            _prompt(submit, pictures), params, str(submit.id), priority=submit.priority
+        )
         async with aclosing(answer) as outputs:
             async for output in outputs:
                 update = generation.take(output, monotonic())
@@ -151,7 +169,9 @@ class RequestTable:
                     return
         self._tell(_failed(submit.id, "vLLM ended the answer without a reason.", None))
 
-    def _readout_stream(self, submit: Submit, follower: ReadoutFollower) -> ReadoutStream:
+    def _readout_stream(
+        self, submit: Submit, follower: ReadoutFollower, pictures: list[tuple[int, ProcessedPicture]]
+    ) -> ReadoutStream:
         """What puts readouts beside a request's tokens."""
         model = self._model
         assert model is not None and model.readouts is not None
@@ -161,7 +181,7 @@ class RequestTable:
             position = len(tokens) - 1
             last = exchange.follow_spans(((position, position + 1),), submit)
             try:
-                prompt = tokens_input(tokens, cache_salt=submit.salt or None)
+                prompt = _rendered(tokens, submit, pictures)
                 params = last_token_params(last)
                 answer = model.llm.generate(prompt, params, f"{submit.id}-last", priority=submit.priority)
                 async with aclosing(answer) as outputs:
@@ -224,15 +244,25 @@ class RequestTable:
         )
 
 
-def _prompt(submit: Submit) -> TokensPrompt | TokensInput:
+def _prompt(
+    submit: Submit, pictures: list[tuple[int, ProcessedPicture]]
+) -> TokensPrompt | TokensInput | MultiModalInput:
     """The token ids, kept apart from another tenant's; with a format, checked beside the event loop."""
-    salt = submit.salt or None
-    if submit.grammar is None:
-        return tokens_input(submit.tokens, cache_salt=salt)
+    if submit.grammar is None or pictures:
+        return _rendered(submit.tokens, submit, pictures)
     prompt = TokensPrompt(prompt_token_ids=submit.tokens)
-    if salt is not None:
-        prompt["cache_salt"] = salt
+    if submit.salt:
+        prompt["cache_salt"] = submit.salt
     return prompt
+
+
+def _rendered(
+    tokens: list[int], submit: Submit, pictures: list[tuple[int, ProcessedPicture]]
+) -> TokensInput | MultiModalInput:
+    """Token ids of a request's with its pictures."""
+    if pictures:
+        return with_pictures(tokens, pictures, submit.salt)
+    return tokens_input(tokens, cache_salt=submit.salt or None)
 
 
 def _failed(number: int, message: str, code: str | None) -> SequenceUpdate:
