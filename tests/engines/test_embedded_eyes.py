@@ -1,22 +1,39 @@
 """The projector that makes the embedded model see, beside a forward pass that is not llama.cpp's."""
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from reference_model import cosines
+from reference_model import ReferenceModel, cosines, log_softmax
 from tools.eyes.describe import is_right
 from tools.eyes.evaluate import answered, opened
 
+from ganglion.core.events import Pieces
+from ganglion.core.request import (
+    PLACEHOLDER,
+    Attachment,
+    ChatPrompt,
+    ImageBlock,
+    Message,
+    Request,
+    TokenRequest,
+)
+from ganglion.core.sampling import ResolvedSampling
+from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.native.model import load_model
-from support.embedded_model import embedded_model
-from support.seeing import PROJECTOR, expected_hash, found_hash, pictures, questions
+from ganglion.engines.settings import EngineSettings
+from ganglion.registry.stores.sighted import read_whole_facts
+from support.embedded_model import embedded_model, kept_open
+from support.seeing import PROJECTOR, expected_hash, found_hash, laid_side_by_side, pictures, questions
 from support.small_tower import SmallTower
 
 pytestmark = pytest.mark.model
 ALIKE = 0.999
+ROUNDED = 0.05
+"""How far a logprob lies apart at most because the library rounds activations to 8 bits."""
 
 
 def test_the_projector_is_the_file_whose_figures_were_written_down():
@@ -68,3 +85,40 @@ def test_it_answers_nine_of_ten_questions_about_pictures_that_it_was_not_taught(
     assert {"colour", "shape", "digit"} <= asked.keys()
     wrong = {kind: (right[kind], asked[kind]) for kind in asked if right[kind] < 0.9 * asked[kind]}
     assert right.total() >= 0.9 * asked.total() and not wrong.keys() & {"colour", "shape", "digit"}, wrong
+
+
+async def test_what_follows_a_picture_is_what_the_dequantised_weights_say(tmp_path: Path) -> None:
+    reference, tower = ReferenceModel(embedded_model().path), SmallTower.read(PROJECTOR)
+    engine = LlamaEngine(
+        read_whole_facts(laid_side_by_side(tmp_path).model), EngineSettings("m", context=512)
+    )
+    async with kept_open(engine):
+        for question, picture in zip(questions(3), pictures(3), strict=True):
+            shown = Message("user", question.text, attachments=(Attachment(question.png, 0),))
+            tokens = (await engine.read(Request("r", "m", ChatPrompt((shown,))))).tokens
+            placed = await engine.place_image("m", question.png, "image/png")
+            start = tokens.index(PLACEHOLDER)
+            image = ImageBlock(start, placed.count, placed.digest, question.png)
+
+            before, after = tokens[:start], tokens[start + placed.count :]
+            stream = np.concatenate([reference.embed(before), tower.embed(picture), reference.embed(after)])
+            for layer in range(reference.shape.layers):
+                stream = reference.after(layer, stream)
+            expected = log_softmax(reference.logits(stream[-1:]))[0]
+
+            greedy = ResolvedSampling(temperature=0.0)
+            asked = TokenRequest(
+                "r", tokens, 1, sampling=greedy, top_logprobs=5, in_tokens=True, images=(image,)
+            )
+            (told,) = [
+                token
+                async for event in engine.continue_tokens("m", asked)
+                if isinstance(event, Pieces)
+                for piece in event.pieces
+                for token in piece.tokens
+            ]
+            assert told.id == expected.argmax()
+            assert told.logprob == pytest.approx(expected[told.id], abs=ROUNDED)
+            # What is hardly possible is far apart in logs and not in chance.
+            for each in told.top:
+                assert np.exp(each.logprob) == pytest.approx(np.exp(expected[each.id]), abs=ROUNDED)
