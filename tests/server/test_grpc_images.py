@@ -20,9 +20,14 @@ from ganglion.core.events import Failed, TokenEvent
 from ganglion.core.request import PLACEHOLDER, ImageBlock, TokenRequest
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from ganglion.engines.echo.vocabulary import WordVocabulary
+from ganglion.engines.llama.engine import LlamaEngine
+from ganglion.engines.settings import EngineSettings
+from ganglion.registry.stores.sighted import read_whole_facts
 from ganglion.sessions.settings import SessionSettings
 from ganglion.wire.salience import salience_pb2 as pb
+from support.seeing import laid_side_by_side, questions
 from support.served import Served, serving
+from support.waiting import until
 
 Code = grpc.StatusCode
 CAT = b"\x89PNG\r\n\x1a\n" + b"cat " * 73
@@ -57,8 +62,7 @@ def positions(image: ImageBlock) -> range:
     return range(image.start, image.start + image.count)
 
 
-@pytest.fixture
-def seeing() -> SeeingModel:
+def echo_that_looks() -> SeeingModel:
     words = WordVocabulary()
 
     def echo() -> ManagedEngine:
@@ -67,6 +71,21 @@ def seeing() -> SeeingModel:
         return engine
 
     return SeeingModel(echo, "echo-vision", (CAT, DOG), "what is in it")
+
+
+def embedded_eyes(folder: Path) -> SeeingModel:
+    facts = read_whole_facts(laid_side_by_side(folder).model)
+
+    def llama() -> ManagedEngine:
+        return LlamaEngine(facts, EngineSettings("smollm2-seeing", context=512, parallel=2))
+
+    first, second = (question.png for question in questions(2))
+    return SeeingModel(llama, "smollm2-seeing", (first, second), "\nWhat do you see?")
+
+
+@pytest.fixture(params=["echo", pytest.param("model", marks=pytest.mark.model)])
+def seeing(request: pytest.FixtureRequest, tmp_path: Path) -> SeeingModel:
+    return echo_that_looks() if request.param == "echo" else embedded_eyes(tmp_path)
 
 
 @dataclass
@@ -126,6 +145,7 @@ async def talking(rpc: Rpc, seeing: SeeingModel) -> Conversation:
 async def node(seeing: SeeingModel, folder: Path | None = None, **fields: object) -> AsyncIterator[Served]:
     sessions = SessionSettings(folder=folder, **fields)  # type: ignore[arg-type]
     async with serving(seeing.engine(), sessions=sessions) as served:
+        await until(lambda: served.engine.models()[0].status == "loaded", 30.0)
         yield served
 
 
@@ -193,7 +213,7 @@ async def test_a_session_with_pictures_is_saved_and_restored_on_another_node(see
 
 async def test_a_large_picture_travels_in_many_messages(seeing: SeeingModel) -> None:
     picture = seeing.pictures[0] + bytes((5 << 20) - len(seeing.pictures[0]))
-    engine = EchoEngine(EchoSettings("echo-vision", context=1 << 20, sees=True))
+    engine = EchoEngine(EchoSettings(seeing.model, context=1 << 20, sees=True))
     async with serving(engine) as served, connected(served.rpc) as rpc:
         opened = await rpc.call("OpenSession", pb.OpenSessionRequest(model=seeing.model))
         talk = Conversation(rpc, opened.session_id, seeing)
