@@ -30,14 +30,18 @@ def opened(model: Path, projector: Path, threads: int) -> tuple[xllamacpp.Server
     return server, server.listening_address
 
 
-def answered(address: str, question: Question) -> str:
-    """What the model says of the picture; the text stands after it."""
+def answered(address: str, question: Question, *, is_picture_first: bool = True) -> str:
+    """What the model says of the picture, which stands before or after the question."""
     picture = "data:image/png;base64," + base64.b64encode(question.png).decode()
     content = [
         {"type": "image_url", "image_url": {"url": picture}},
         {"type": "text", "text": question.text},
     ]
-    body = {"messages": [{"role": "user", "content": content}], "max_tokens": 16, "temperature": 0}
+    body = {
+        "messages": [{"role": "user", "content": content if is_picture_first else content[::-1]}],
+        "max_tokens": 16,
+        "temperature": 0,
+    }
     request = urllib.request.Request(
         f"{address}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
     )
@@ -64,8 +68,8 @@ def main() -> None:
     server, address = opened(arguments.model, arguments.projector, arguments.threads)
     asked: Counter[str] = Counter()
     right: Counter[str] = Counter()
-    for question in held_out(arguments.seed, arguments.pictures):
-        said = answered(address, question)
+    for number, question in enumerate(held_out(arguments.seed, arguments.pictures)):
+        said = answered(address, question, is_picture_first=number % 2 == 0)
         asked[question.kind] += 1
         right[question.kind] += is_right(said, question.answer)
         if arguments.wrong and not is_right(said, question.answer):
