@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -118,10 +119,16 @@ def by_session(node: Node, model: str, asked: Question) -> str:
         return session.generate(max_tokens=ANSWER_TOKENS, temperature=0.0).text().removesuffix("<|im_end|>")
 
 
-def test_it_answers_what_it_was_not_taught(node: Node, model: str) -> None:
-    asked = list(questions(60, seed=2))
-    right = [is_right(by_chat(node, model, each), each.answer) for each in asked]
-    assert sum(right) >= LEAST_RIGHT * len(asked)
+def test_it_answers_nine_of_ten_questions_about_pictures_that_it_was_not_taught(
+    node: Node, model: str
+) -> None:
+    asked, right = Counter[str](), Counter[str]()
+    for question in questions(80, seed=11):
+        asked[question.kind] += 1
+        right[question.kind] += is_right(by_chat(node, model, question), question.answer)
+    assert {"colour", "shape", "digit"} <= asked.keys()
+    wrong = {kind: (right[kind], asked[kind]) for kind in asked if right[kind] < LEAST_RIGHT * asked[kind]}
+    assert not wrong
 
 
 @pytest.mark.parametrize("ask", [by_responses, by_messages, by_ollama, by_session])

@@ -1,14 +1,11 @@
 """The projector that makes the embedded model see, beside a forward pass that is not llama.cpp's."""
 
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 from reference_model import ReferenceModel, cosines, log_softmax
-from tools.eyes.describe import is_right
-from tools.eyes.evaluate import answered, opened
 
 from ganglion.core.events import Pieces
 from ganglion.core.request import (
@@ -72,20 +69,6 @@ def test_a_picture_that_is_not_square_keeps_its_shape_inside_a_border(embed):
     for size in ((200, 100), (100, 300), (47, 48), (1, 64)):
         picture = square.resize(size)
         assert cosines(embed(picture), tower.embed(picture)).min() >= ALIKE
-
-
-def test_it_answers_nine_of_ten_questions_about_pictures_that_it_was_not_taught():
-    server, address = opened(embedded_model().path, PROJECTOR, threads=2)
-    asked: Counter[str] = Counter()
-    right: Counter[str] = Counter()
-    for number, question in enumerate(questions(60, seed=11)):
-        asked[question.kind] += 1
-        said = answered(address, question, is_picture_first=number % 2 == 0)
-        right[question.kind] += is_right(said, question.answer)
-    del server  # it stops with its last reference
-    assert {"colour", "shape", "digit"} <= asked.keys()
-    wrong = {kind: (right[kind], asked[kind]) for kind in asked if right[kind] < 0.9 * asked[kind]}
-    assert right.total() >= 0.9 * asked.total() and not wrong.keys() & {"colour", "shape", "digit"}, wrong
 
 
 async def test_what_follows_a_picture_is_what_the_dequantised_weights_say(tmp_path: Path) -> None:
