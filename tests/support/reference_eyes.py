@@ -8,11 +8,11 @@ import os
 import sys
 import urllib.request
 
-import xllamacpp
-
 
 def main() -> None:
     """Answer what stands in stdin."""
+    import xllamacpp
+
     parameters = xllamacpp.CommonParams()
     parameters.model.path, parameters.mmproj.path = sys.argv[1], sys.argv[2]
     parameters.port, parameters.hostnames = 0, ["127.0.0.1"]
