@@ -42,7 +42,7 @@ def test_the_projector_is_the_file_whose_figures_were_written_down():
 def embed():
     """What llama.cpp makes of a picture."""
     model = load_model(open_library(), str(embedded_model().path), gpu_layers=0)
-    projector = model.project(str(PROJECTOR), threads=2, uses_gpu=False)
+    projector = model.project(str(PROJECTOR), threads=1, uses_gpu=False)
 
     def rows(picture: Image.Image) -> np.ndarray:
         layout = projector.lay_out(picture.width, picture.height, picture.tobytes())
