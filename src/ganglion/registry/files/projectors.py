@@ -75,7 +75,7 @@ def read_projector(path: Path) -> ProjectorFacts:
 
 def with_projector(facts: ModelFacts, projector: ProjectorFacts | None) -> ModelFacts:
     """The facts of a GGUF model together with its projector: only with one does it see or hear."""
-    senses = () if projector is None else senses_of(projector)
+    senses = () if projector is None else projector.senses
     return replace(facts, projector=projector, capabilities=with_senses(facts.capabilities, senses))
 
 
@@ -86,11 +86,6 @@ def with_projector_beside(facts: ModelFacts, found: Path | None) -> ModelFacts:
     except GanglionError:
         projector = None
     return with_projector(facts, projector)
-
-
-def senses_of(projector: ProjectorFacts) -> tuple[str, ...]:
-    """The capabilities that a projector gives."""
-    return ("vision",) * projector.sees + ("audio",) * projector.hears
 
 
 def with_senses(capabilities: Iterable[str], senses: tuple[str, ...]) -> tuple[str, ...]:

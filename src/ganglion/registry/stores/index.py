@@ -18,7 +18,6 @@ from msgspec import Struct
 from ganglion.core.errors import LoadFailed, ModelNotFound
 from ganglion.core.model import ModelFacts
 from ganglion.registry.files.gguf import GgufFileFacts, read_file
-from ganglion.registry.files.projectors import senses_of
 from ganglion.registry.files.safetensors import read_facts
 from ganglion.registry.files.whole_files import write_atomically
 from ganglion.registry.stores.walk import FoundFile
@@ -129,7 +128,7 @@ def _summary(file: ModelFacts | GgufFileFacts) -> FileSummary:
         return _of_facts(file, file.parameters)
     if file.facts is None:
         is_part = file.kind == "part"
-        senses = () if file.projector is None else senses_of(file.projector)
+        senses = () if file.projector is None else file.projector.senses
         return FileSummary(
             is_part,
             parameters=file.parameters,
